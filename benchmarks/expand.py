@@ -115,8 +115,9 @@ def build(size: str, parent: Path) -> None:
     """Writes the checkpoint `parent`, with random values and moments."""
     import torch
 
-    from model.config import parameter_shapes, tokenformer_config
+    from model.config import tokenformer_config
     from model.growth import ParameterState
+    from model.shapes import parameter_shapes
     from stages.checkpoint.directory import finish_directory, whole_directory
     from stages.checkpoint.lineage import Lineage
     from stages.checkpoint.manifest import Manifest

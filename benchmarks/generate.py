@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.machine import machine
-from model.config import TokenformerConfig, num_parameters, tokenformer_config
+from model.config import TokenformerConfig, tokenformer_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
+from model.shapes import num_parameters
 from stages.generate.decode import decode
 from stages.generate.settings import GREEDY
 

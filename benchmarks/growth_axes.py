@@ -129,7 +129,7 @@ def flops_per_token(size: Size) -> float:
 
 def full_parameters() -> int:
     """Parameters of the final size."""
-    from model.config import num_parameters
+    from model.shapes import num_parameters
 
     return num_parameters(model_of(FULL))
 

@@ -95,7 +95,9 @@ class Training:
         made = copy.copy(self)
         made.joined, made.momenta = joined, {name: momentum.clone() for name, momentum in self.momenta.items()}
         old = copy.deepcopy(self.model)  # a grown model shares the old parameters
-        made.model = grow_model(old, attention_tokens=32, ffn_tokens=128, policy=GrowthPolicy(), seed=seed)
+        larger = grow_model(old, attention_tokens=32, ffn_tokens=128, policy=GrowthPolicy(), seed=seed)
+        assert isinstance(larger, Tokenformer)
+        made.model = larger
         made.adamw = torch.optim.AdamW(made._others(), lr=PEAK, betas=(0.9, 0.95), weight_decay=WEIGHT_DECAY)
         made.adamw.load_state_dict(copy.deepcopy(self.adamw.state_dict()))
         return made

@@ -1,4 +1,4 @@
-"""Compares Muon with AdamW: from scratch and growing, Tokenformer and Transformer, each at its best of three peaks.
+"""Compares Muon with AdamW: from scratch and growing, Tokenformer and decoder, each at its best of three peaks.
 
     python -m benchmarks.optimizers run --directory DIR [--seeds 0 1 2] [--only PATTERN]
     python -m benchmarks.optimizers table --directory DIR    # results/optimizers.json
@@ -19,9 +19,9 @@ PEAKS = {"adamw": (6e-3, 3e-3, 1.2e-2), "muon": (1.2e-2, 6e-3, 2.4e-2)}
 TOKENS = "attention_tokens: 64, ffn_tokens: 256"
 
 
-def transformer(num_layers: int) -> str:
-    """A Transformer of the quickstart's width; with 4 layers it is nearly as large as the quickstart's last size."""
-    return f"model={{family: transformer, num_layers: {num_layers}, hidden_size: 64, num_heads: 4, ffn_size: 256}}"
+def decoder(num_layers: int) -> str:
+    """A decoder of the quickstart's width; with 4 layers it is nearly as large as the quickstart's last size."""
+    return f"model={{family: decoder, num_layers: {num_layers}, hidden_size: 64, num_heads: 4}}"
 
 
 def deeper(first: str, num_layers: int) -> str:
@@ -34,8 +34,8 @@ RECIPES = {
     "tokenformer-scratch": (BUDGET, f"stages=[{{name: 262k, {TOKENS}}}]"),
     "tokenformer-tokens": (),
     "tokenformer-depth": (BUDGET, "model.num_layers=1", deeper(f", {TOKENS}", 3)),
-    "transformer-scratch": (BUDGET, transformer(4), "stages=[{name: 266k}]"),
-    "transformer-depth": (BUDGET, transformer(1), deeper("", 4)),
+    "decoder-scratch": (BUDGET, decoder(4), "stages=[{name: 266k, ffn_tokens: 256}]"),
+    "decoder-depth": (BUDGET, decoder(1), deeper(", ffn_tokens: 256", 4)),
 }
 """Overrides of the quickstart by what is trained: one size, or a ladder that ends in it, such as the quickstart."""
 

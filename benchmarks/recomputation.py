@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.train_step import SETTINGS, in_fresh_process
-from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.config import tokenformer_config
+from model.decoder_config import decoder_config
 from model.flops import recomputed_flops_per_token, training_flops_per_token
 from model.memory import ActivationMemory
+from model.shapes import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A model and what it reads at a time, in float32."""
 
-    config: TokenformerConfig | TransformerConfig
+    config: ModelConfig
     sequence_length: int
     batch_size: int
 
@@ -40,8 +42,8 @@ class Case(NamedTuple):
 SHAPE: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 256, "num_heads": 8, "num_layers": 12}
 CASES = {
     "tokenformer": Case(tokenformer_config(attention_tokens=256, ffn_tokens=1024, **SHAPE), 512, 2),
-    "transformer": Case(TransformerConfig(ffn_size=1024, **SHAPE), 512, 2),
-    "small": Case(TransformerConfig(ffn_size=64, **SHAPE | {"hidden_size": 16, "num_heads": 2}), 16, 2),
+    "transformer": Case(decoder_config(ffn_tokens=1024, **SHAPE), 512, 2),
+    "small": Case(decoder_config(ffn_tokens=64, **SHAPE | {"hidden_size": 16, "num_heads": 2}), 16, 2),
 }
 EVERY = (None, 1, 2, 4)
 """Blocks of a segment; None: without checkpointing."""

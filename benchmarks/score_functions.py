@@ -26,18 +26,11 @@ import torch
 from benchmarks.machine import machine
 from growctl.evaluate.pretrained import open_pretrained
 from growctl.find_checkpoint import dataset_of, find_checkpoint
-from growctl.ladder.controls import equal_size_transformer
+from growctl.ladder.controls import equal_size_decoder
 from growctl.runs_dir import RunPaths
-from model.config import (
-    BlockConfig,
-    Generation,
-    PattentionConfig,
-    ScoreFunction,
-    TokenformerConfig,
-    TransformerConfig,
-    published_tau,
-)
+from model.config import BlockConfig, Generation, PattentionConfig, ScoreFunction, TokenformerConfig, published_tau
 from model.initialization import build_model
+from model.shapes import ModelConfig
 from stages.checkpoint.manifest import read_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.inspect.facts import Inspected
@@ -46,7 +39,7 @@ from stages.metrics import read_metrics
 from stages.stage_dir import TOKENIZER_NAME
 
 FUNCTIONS: tuple[ScoreFunction, ...] = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
-CONTROL = "transformer-scratch"
+CONTROL = "decoder-scratch"
 OVERRIDES = (
     *("stages.0.train_tokens=300k", "stages.1.train_tokens=420k", "stages.2.train_tokens=840k"),
     *("growth.init=zero-value", "growth.tau=per-generation", "training.log_every=5", "launch.devices=1"),
@@ -96,21 +89,21 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
     return rows
 
 
-def untrained(grown: TokenformerConfig) -> dict[str, TokenformerConfig | TransformerConfig]:
+def untrained(grown: TokenformerConfig) -> dict[str, ModelConfig]:
     """Models as large as `grown`: one of one generation and the published tau for each function, and a Transformer."""
 
     def fresh(pattention: PattentionConfig, function: ScoreFunction) -> PattentionConfig:
         tau = published_tau(function, pattention.num_tokens)
         return PattentionConfig(generations=(Generation(num_tokens=pattention.num_tokens),), tau=tau)
 
-    configs: dict[str, TokenformerConfig | TransformerConfig] = {}
+    configs: dict[str, ModelConfig] = {}
     for function in FUNCTIONS:
         blocks = tuple(
             BlockConfig(**{name: fresh(pattention, function) for name, pattention in block.pattentions().items()})
             for block in grown.blocks
         )
         configs[function] = grown.model_copy(update={"score_function": function, "blocks": blocks})
-    return configs | {"linear": equal_size_transformer(grown)}
+    return configs | {"linear": equal_size_decoder(grown)}
 
 
 def training_norms(run: Path) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def join() -> None:
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A function that runs one optimizer step of `loop`."""
-    from growctl.ladder.controls import equal_size_transformer
+    from growctl.ladder.controls import equal_size_decoder
     from model.config import tokenformer_config
 
     config = tokenformer_config(
@@ -187,7 +187,7 @@ def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[]
         hidden_size=case.hidden_size,
         num_heads=case.num_heads,
     )
-    model = equal_size_transformer(config) if loop == "transformer" else config
+    model = equal_size_decoder(config) if loop == "transformer" else config
     spec = train_spec(case, precision, dataset, model, "compiled" if loop == "compiled" else "eager")
     return bare_step(spec) if loop == "bare" else trainer_step(spec)
 

@@ -1,7 +1,7 @@
-"""Causal self-attention with partial rotary embedding, shared by Tokenformer and the Transformer baseline.
+"""Causal self-attention with partial rotary embedding, and the norms, shared by both model families.
 
-Shapes: B batch, T sequence, D model width, H heads, E head width, R rotated dimensions of a head, P positions: (T,) or,
-if the rows of a batch differ, (B, 1, T).
+Shapes: B batch, T sequence, D model width, H query heads, K heads of keys and values, E head width, R rotated
+dimensions of a head, P positions: (T,) or, if the rows of a batch differ, (B, 1, T).
 """
 
 from typing import NamedTuple
@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cache import LayerCache
-from model.rotary_scaling import RotaryScaling, rotary_frequencies
+from model.config import Norm, RotaryScaling
+from model.rotary_scaling import rotary_frequencies
 
 
 class RotaryTable(NamedTuple):
@@ -58,31 +59,49 @@ def attention_dtype(like: Tensor) -> torch.dtype:
     return torch.float32 if like.is_cpu and like.dtype.itemsize < 4 else like.dtype
 
 
+def normalized(
+    x_BTD: Tensor, norm: Norm, epsilon: float, gain_D: Tensor | None = None, bias_D: Tensor | None = None
+) -> Tensor:
+    """The norm of the residual stream at each position, with what it has of gain and bias."""
+    if norm == "rmsnorm":
+        return F.rms_norm(x_BTD, x_BTD.shape[-1:], gain_D, epsilon)
+    return F.layer_norm(x_BTD, x_BTD.shape[-1:], gain_D, bias_D, epsilon)
+
+
+def normalized_heads(x_BTD: Tensor, head_width: int, epsilon: float, gain_E: Tensor | None = None) -> Tensor:
+    """Queries or keys with an RMSNorm over each head: `qk_norm`."""
+    return F.rms_norm(x_BTD.unflatten(-1, (-1, head_width)), (head_width,), gain_E, epsilon).flatten(-2)
+
+
 def causal_attention(
     q_BTD: Tensor,
     k_BTD: Tensor,
     v_BTD: Tensor,
-    num_heads: int,
+    head_width: int,
     table: RotaryTable,
     mask_BHTT: Tensor | None = None,
     past: LayerCache | None = None,
 ) -> Tensor:
-    """Causal softmax attention of `num_heads` heads, scaled by 1/sqrt(E): (B, T, D), in the inputs' dtype.
+    """Causal softmax attention scaled by 1/sqrt(E): (B, T, H E), in the inputs' dtype.
 
+    With K < H heads of keys and values, each serves H / K query heads in order (grouped queries, arXiv 2305.13245).
     `mask_BHTT` (model/documents.py) says instead what the queries may see. With `past`, the new keys and values are
     appended to it, and the queries see what its own mask says, by default all that it holds.
     """
     dtype = attention_dtype(q_BTD)
 
     def heads(x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (num_heads, -1)).transpose(1, 2).to(dtype)
+        return x_BTD.unflatten(-1, (-1, head_width)).transpose(1, 2).to(dtype)
 
-    q_BHTE, k_BHTE, v_BHTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table), heads(v_BTD)
+    q_BHTE, k_BKTE, v_BKTE = rotate(heads(q_BTD), table), rotate(heads(k_BTD), table), heads(v_BTD)
     if table.logit_factor != 1.0:
         q_BHTE = q_BHTE * table.logit_factor
+    grouped = {"enable_gqa": True} if q_BHTE.shape[1] != k_BKTE.shape[1] else {}
     if past is None:
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, mask_BHTT, is_causal=mask_BHTT is None)
+        is_causal = mask_BHTT is None
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask_BHTT, is_causal=is_causal, **grouped)
     else:
-        k_BHCE, v_BHCE = past.append(k_BHTE, v_BHTE)
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHCE, v_BHCE, past.mask_BHTC, is_causal=past.is_causal)
+        k_BKCE, v_BKCE = past.append(k_BKTE, v_BKTE)
+        mask, is_causal = past.mask_BHTC, past.is_causal
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKCE, v_BKCE, mask, is_causal=is_causal, **grouped)
     return out_BHTE.transpose(1, 2).flatten(-2).to(q_BTD.dtype)

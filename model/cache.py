@@ -1,6 +1,6 @@
 """The KV cache: keys and values of the positions that a model has read, so that new ones do not compute them again.
 
-Shapes: L layers, B batch, H heads, T new positions, C columns of the cache, E head width.
+Shapes: L layers, B batch, K heads of keys and values, T new positions, C columns of the cache, E head width.
 """
 
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig
 from model.documents import attention_mask, last_starts
+from model.shapes import ModelConfig
 
 
 class LayerCache(NamedTuple):
     """One layer's part of the cache in one forward pass: where it stores new keys, and what its queries may see."""
 
-    keys_BHCE: Tensor
-    values_BHCE: Tensor
+    keys_BKCE: Tensor
+    values_BKCE: Tensor
     length: int
     """Columns that were filled before this forward pass."""
 
@@ -26,12 +26,12 @@ class LayerCache(NamedTuple):
 
     is_causal: bool
 
-    def append(self, k_BHTE: Tensor, v_BHTE: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k_BKTE: Tensor, v_BKTE: Tensor) -> tuple[Tensor, Tensor]:
         """Stores the keys and values of new positions; returns views of all filled columns."""
-        end = self.length + k_BHTE.shape[2]
-        self.keys_BHCE[:, :, self.length : end] = k_BHTE
-        self.values_BHCE[:, :, self.length : end] = v_BHTE
-        return self.keys_BHCE[:, :, :end], self.values_BHCE[:, :, :end]
+        end = self.length + k_BKTE.shape[2]
+        self.keys_BKCE[:, :, self.length : end] = k_BKTE
+        self.values_BKCE[:, :, self.length : end] = v_BKTE
+        return self.keys_BKCE[:, :, :end], self.values_BKCE[:, :, :end]
 
 
 class KVCache:
@@ -48,7 +48,7 @@ class KVCache:
 
     def __init__(
         self,
-        config: TokenformerConfig | TransformerConfig,
+        config: ModelConfig,
         batch_size: int,
         num_columns: int,
         *,
@@ -56,8 +56,8 @@ class KVCache:
         device: torch.device,
         starts_B: Tensor | None = None,
     ) -> None:
-        shape = (config.num_layers, batch_size, config.num_heads, num_columns, config.head_width)
-        self.keys_LBHCE, self.values_LBHCE = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        shape = (config.num_layers, batch_size, config.num_kv_heads, num_columns, config.head_width)
+        self.keys_LBKCE, self.values_LBKCE = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.starts_B = starts_B.to(device) if starts_B is not None and starts_B.any() else None
         self.length = 0
         """Columns filled so far, padding included."""
@@ -70,13 +70,13 @@ class KVCache:
     @property
     def num_columns(self) -> int:
         """The most columns that the cache can hold, padding included."""
-        return self.keys_LBHCE.shape[3]
+        return self.keys_LBKCE.shape[3]
 
     def begin_with(self, row: "KVCache") -> None:
         """Fills the first columns of every row with those of the cache `row`, which holds one row without padding."""
         self.length = row.length
-        self.keys_LBHCE[:, :, :, : row.length] = row.keys_LBHCE[:, :, :, : row.length]
-        self.values_LBHCE[:, :, :, : row.length] = row.values_LBHCE[:, :, :, : row.length]
+        self.keys_LBKCE[:, :, :, : row.length] = row.keys_LBKCE[:, :, :, : row.length]
+        self.values_LBKCE[:, :, :, : row.length] = row.values_LBKCE[:, :, :, : row.length]
         self._document_starts_BC[:, : row.length] = row._document_starts_BC[:, : row.length]
         self._ended_B[:] = row._ended_B
 
@@ -87,7 +87,7 @@ class KVCache:
         """
         num_new = input_ids_BT.shape[1]
         end = self._end(num_new)
-        column_T = torch.arange(self.length, end, device=self.keys_LBHCE.device)
+        column_T = torch.arange(self.length, end, device=self.keys_LBKCE.device)
         if self._end_id is not None:
             self._add_documents(input_ids_BT, column_T, self._end_id)
             return (column_T - self._document_starts_BC[:, self.length : end])[:, None]
@@ -103,8 +103,8 @@ class KVCache:
         mask_BHTC = self._mask(end) if needs_mask else None
         is_causal = not needs_mask and num_new > 1
         return [
-            LayerCache(keys_BHCE, values_BHCE, self.length, mask_BHTC, is_causal)
-            for keys_BHCE, values_BHCE in zip(self.keys_LBHCE, self.values_LBHCE, strict=True)
+            LayerCache(keys_BKCE, values_BKCE, self.length, mask_BHTC, is_causal)
+            for keys_BKCE, values_BKCE in zip(self.keys_LBKCE, self.values_LBKCE, strict=True)
         ]
 
     def _end(self, num_new: int) -> int:
@@ -128,8 +128,8 @@ class KVCache:
     def _mask(self, end: int) -> Tensor:
         if self._end_id is not None:
             starts_BC = self._document_starts_BC[:, :end]
-            return attention_mask(starts_BC[:, self.length :], starts_BC, self.keys_LBHCE.dtype)
-        key_C = torch.arange(end, device=self.keys_LBHCE.device)
+            return attention_mask(starts_BC[:, self.length :], starts_BC, self.keys_LBKCE.dtype)
+        key_C = torch.arange(end, device=self.keys_LBKCE.device)
         query_T1 = key_C[self.length :, None]
         visible_TC = key_C <= query_T1
         if self.starts_B is None:

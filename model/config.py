@@ -16,7 +16,6 @@ from pydantic import (
     model_validator,
 )
 
-from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName, in_block
 from model.strict import Strict
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
@@ -27,6 +26,8 @@ Kernels = Literal["eager", "compiled", "triton"]
 """How a model computes: `eager` runs operator by operator, `compiled` compiles each block, `triton` uses Triton kernels
 for Pattention and the loss. Only `eager` computes the same bits in every process: the others time some of their kernels
 and choose the fastest."""
+
+Norm = Literal["layernorm", "rmsnorm"]
 
 PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 """The five Pattentions of a block, in the order of the forward pass."""
@@ -88,7 +89,21 @@ class PattentionConfig(Strict):
         return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
 
-class BlockConfig(Strict):
+class AnyBlockConfig(Strict):
+    """A block of either family."""
+
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """The numbers of the growths that the block's parameters come from, the one that added the block first."""
+        raise NotImplementedError
+
+    @property
+    def generation(self) -> int:
+        """The number of the growth that added the block, 0 for the base."""
+        return self.generations[0]
+
+
+class BlockConfig(AnyBlockConfig):
     """The five Pattentions of one block."""
 
     query: PattentionConfig
@@ -111,19 +126,69 @@ class BlockConfig(Strict):
         return {name: getattr(self, name) for name in PATTENTIONS}
 
     @property
-    def generation(self) -> int:
-        """The number of the growth that added the block, 0 for the base."""
-        return self.query.generations[0].number
+    def generations(self) -> tuple[int, ...]:
+        """The numbers of its generations of parameter tokens, in order."""
+        return tuple(sorted({g.number for p in self.pattentions().values() for g in p.generations}))
 
 
-class _LanguageModelConfig(Strict):
+class RotaryScaling(Strict):
+    """How rotary frequencies change for a sequence of `factor` times `trained_length` tokens.
+
+    - `linear`: position interpolation (arXiv 2306.15595). All frequencies are divided by the factor.
+    - `llama3`: Llama 3.1's. Frequencies that turn less than `low_turns` times in `trained_length` are divided by the
+      factor, those that turn more than `high_turns` times stay, with a linear ramp in between.
+    - `ntk`: NTK-aware scaling. The base grows by factor^(R / (R - 2)), so that the slowest frequency is divided by the
+      factor and the fastest stays.
+    - `yarn`: YaRN (arXiv 2309.00071). Slow frequencies are divided by the factor, fast ones stay, with a linear
+      ramp in between; the attention logits are multiplied by (0.1 ln(factor) + 1)^2.
+    """
+
+    kind: Literal["linear", "llama3", "ntk", "yarn"]
+    factor: PositiveFinite
+    """The length to read / `trained_length`."""
+
+    trained_length: PositiveInt
+    """Tokens of a training sequence, before it was scaled."""
+
+    low_turns: PositiveFinite = 1.0
+    high_turns: PositiveFinite = 4.0
+
+    @property
+    def logit_factor(self) -> float:
+        """The factor on attention logits, which is 1 / temperature."""
+        return (0.1 * math.log(self.factor) + 1.0) ** 2 if self.kind == "yarn" else 1.0
+
+
+class LanguageModelConfig(Strict):
+    """What both families have."""
+
     vocab_size: PositiveInt
-    """Rows of the embedding, which is also the output head (tied)."""
+    """Rows of the embedding and of the output head."""
 
     hidden_size: PositiveInt
-    """Model width D. A Tokenformer's growth never changes it."""
+    """Model width D. Only widening a decoder changes it."""
 
     num_heads: PositiveInt
+    """Query heads."""
+
+    num_kv_heads: PositiveInt = Field(default_factory=lambda data: data.get("num_heads", 1))
+    """Heads of keys and values. Each serves a group of num_heads / num_kv_heads query heads (arXiv 2305.13245)."""
+
+    head_width: PositiveInt = Field(
+        default_factory=lambda data: max(1, data.get("hidden_size", 1) // data.get("num_heads", 1))
+    )
+    """Width E of one attention head; by default D / num_heads."""
+
+    norm: Norm = "layernorm"
+    """The norms of the residual stream: LayerNorm, or RMSNorm (arXiv 1910.07467) without a mean and without biases."""
+
+    norm_epsilon: PositiveFinite = 1e-5
+
+    qk_norm: bool = False
+    """Whether queries and keys get an RMSNorm over each head before they are rotated (arXiv 2302.05442)."""
+
+    tie_embeddings: bool = True
+    """Whether the embedding is the output head too."""
 
     rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
     """Share of each head's dimensions that the rotary embedding rotates; 0.25 in the official configuration. 0: the
@@ -131,54 +196,21 @@ class _LanguageModelConfig(Strict):
 
     rotary_base: PositiveFinite = 10000.0
 
-    norm_epsilon: PositiveFinite = 1e-5
+    rotary_scaling: RotaryScaling | None = None
+    """The scaling that the model was trained with. None: none."""
 
     document_end_id: NonNegativeInt | None = None
     """The token that ends a document, for a model that attends within documents only and counts positions from the
     start of each. None: it attends to everything before."""
 
-    @property
-    def head_width(self) -> int:
-        """Width E of one attention head."""
-        return self.hidden_size // self.num_heads
-
-    @property
-    def rotary_width(self) -> int:
-        """Dimensions of each head that the rotary embedding rotates."""
-        return int(self.head_width * self.rotary_fraction)
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
-        if self.rotary_fraction and (self.rotary_width < 2 or self.rotary_width % 2):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} / num_heads {self.num_heads} x rotary_fraction "
-                f"{self.rotary_fraction} rotates {self.rotary_width} dimensions; it must be an even number, 2 or more"
-            )
-        return self
-
-
-class TokenformerConfig(_LanguageModelConfig):
-    """A Tokenformer (arXiv 2410.23168, section 3; layout of the official code)."""
-
-    family: Literal["tokenformer"] = "tokenformer"
-    score_function: ScoreFunction = "l2_norm_gelu"
-    blocks: tuple[BlockConfig, ...]
-    """In the order of the forward pass. Without blocks, the model is its embedding and its final norm."""
+    blocks: tuple[AnyBlockConfig, ...]
+    """In the order of the forward pass. Without blocks, the model is its embedding, its final norm and its head."""
 
     block_ids: tuple[NonNegativeInt, ...] = Field(
         default_factory=lambda data: tuple(range(len(data.get("blocks", ()))))
     )
     """The ids of the blocks, in the same order. Parameter names contain them, so growth in depth, which may put new
     blocks between old ones, changes no name. By default 0, 1, 2, ..."""
-
-    @model_validator(mode="after")
-    def _one_id_a_block(self) -> Self:
-        if len(self.block_ids) != len(self.blocks) or len(set(self.block_ids)) < len(self.block_ids):
-            ids = list(self.block_ids)
-            raise ValueError(f"block_ids are {ids}; each of the {len(self.blocks)} blocks needs its own")
-        return self
 
     @property
     def num_layers(self) -> int:
@@ -188,29 +220,44 @@ class TokenformerConfig(_LanguageModelConfig):
     @property
     def newest_generation(self) -> int:
         """The number of the newest generation, which is how often the model has grown."""
-        numbers = (p.generations[-1].number for block in self.blocks for p in block.pattentions().values())
-        return max(numbers, default=0)
+        return max((number for block in self.blocks for number in block.generations), default=0)
+
+    @property
+    def rotary_width(self) -> int:
+        """Dimensions of each head that the rotary embedding rotates."""
+        return int(self.head_width * self.rotary_fraction)
+
+    @model_validator(mode="after")
+    def _one_id_a_block(self) -> Self:
+        if len(self.block_ids) != len(self.blocks) or len(set(self.block_ids)) < len(self.block_ids):
+            ids = list(self.block_ids)
+            raise ValueError(f"block_ids are {ids}; each of the {len(self.blocks)} blocks needs its own")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if "head_width" not in self.model_fields_set and self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} must be a multiple of num_kv_heads {self.num_kv_heads}")
+        if self.rotary_fraction and (self.rotary_width < 2 or self.rotary_width % 2):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} / num_heads {self.num_heads} x rotary_fraction "
+                f"{self.rotary_fraction} rotates {self.rotary_width} dimensions; it must be an even number, 2 or more"
+            )
+        return self
+
+
+class TokenformerConfig(LanguageModelConfig):
+    """A Tokenformer (arXiv 2410.23168, section 3; layout of the official code)."""
+
+    family: Literal["tokenformer"] = "tokenformer"
+    score_function: ScoreFunction = "l2_norm_gelu"
+    blocks: tuple[BlockConfig, ...]
 
     def block(self, block_id: int) -> BlockConfig:
         """The block with this id. Raises ValueError if the model has none."""
         return self.blocks[self.block_ids.index(block_id)]
-
-
-class TransformerConfig(_LanguageModelConfig):
-    """The Transformer baseline: pre-LayerNorm with gain and bias, GELU MLP, same rotary embedding, tied embeddings."""
-
-    family: Literal["transformer"] = "transformer"
-    num_layers: PositiveInt
-    ffn_size: PositiveInt
-    """Inner width of the MLP, usually 4 x hidden_size."""
-
-    @property
-    def block_ids(self) -> tuple[int, ...]:
-        """The ids of the blocks, which are their numbers."""
-        return tuple(range(self.num_layers))
-
-
-ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
 
 
 def tokenformer_config(
@@ -239,38 +286,8 @@ def tokenformer_config(
     return TokenformerConfig(score_function=score_function, blocks=(block,) * num_layers, **shape)
 
 
-def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every parameter, in the order of the built model's `named_parameters()`."""
-    width = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, width)}
-    for i, block_id in enumerate(config.block_ids):
-        if isinstance(config, TokenformerConfig):
-            for name, pattention in config.blocks[i].pattentions().items():
-                for kind in TOKEN_KINDS:
-                    for g in pattention.generations:
-                        shapes[str(TokensName(block_id, name, kind, g.number))] = (g.num_tokens, width)
-        else:
-            sizes = {"attention_input": (3 * width, width), "projection": (width, width)}
-            sizes |= {"ffn_input": (config.ffn_size, width), "ffn_output": (width, config.ffn_size)}
-            for norm in ("attention_norm", "ffn_norm"):
-                shapes |= dict.fromkeys((in_block(i, f"{norm}.{part}") for part in ("weight", "bias")), (width,))
-            for name, size in sizes.items():
-                shapes |= {in_block(i, f"{name}.weight"): size, in_block(i, f"{name}.bias"): size[:1]}
-    return shapes | {f"{FINAL_NORM}.weight": (width,), f"{FINAL_NORM}.bias": (width,)}
-
-
-def parameter_shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
-    """The shape of parameter `name`.
-
-    Parameter tokens are looked up directly, so the time to draw a growth is linear in the number of added parameters.
-    """
-    tokens = TokensName.parse(name)
-    if isinstance(config, TokenformerConfig) and tokens:
-        generations = config.block(tokens.block).pattentions()[tokens.pattention].generations
-        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == tokens.generation)
-    return parameter_shapes(config)[name]
-
-
-def num_parameters(config: TokenformerConfig | TransformerConfig) -> int:
-    """The number of parameters. The tied embedding counts once."""
-    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
+def pattention_widths(config: TokenformerConfig, pattention: str) -> tuple[int, int]:
+    """The widths of a Pattention's input and output, which are those of its keys and values."""
+    heads, kv_heads = (number * config.head_width for number in (config.num_heads, config.num_kv_heads))
+    inner = {"query": heads, "key": kv_heads, "value": kv_heads}.get(pattention, config.hidden_size)
+    return (heads if pattention == "projection" else config.hidden_size), inner

@@ -1,23 +1,23 @@
-"""Growth in depth of configurations: where new blocks go, what ids they get, and their sizes. Also the sizes that a
-Transformer can grow to.
+"""Growth in depth of configurations: where new blocks go, what ids they get, and their sizes.
 
 Imports no torch.
 
-A new block belongs to the generation of its growth, like new tokens. It is the identity at first: the values of its
-projection and of its FFN are zero, so it adds zeros to the residual stream, whatever the score function. Only
+A new block belongs to the generation of its growth, like new tokens. It is the identity at first: what its attention
+and its FFN would write is zero, so it adds zeros to the residual stream, whatever the score function. Only
 `copy-stack` and `copy-middle` add copies of old blocks instead, which changes the function.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from model.config import (
     PATTENTIONS,
+    AnyBlockConfig,
     BlockConfig,
     Generation,
+    LanguageModelConfig,
     PattentionConfig,
     TokenformerConfig,
-    TransformerConfig,
     published_tau,
 )
 from model.errors import UserError
@@ -29,8 +29,9 @@ Depth = Literal["append", "interleave", Copying]
 COPYING: tuple[Copying, ...] = get_args(Copying)
 """Growths in depth whose new blocks are copies of old ones. They change the function."""
 
-WRITES_RESIDUAL = ("projection", "ffn")
-"""The Pattentions of a block whose output is added to the residual stream. Their values are zero in a new block."""
+WRITES_RESIDUAL = ("projection", "ffn", "down")
+"""The parts of a block whose output is added to the residual stream. Their values or weights are zero in a new block.
+"""
 
 
 def copied_layers(depth: Depth, old_layers: int, new_layers: int) -> range:
@@ -74,13 +75,13 @@ def block_order(depth: Depth, old_layers: int, new_layers: int) -> list[tuple[bo
     return [(is_new, number) for _, is_new, number in sorted(old + new)]
 
 
-def new_block_ids(config: TokenformerConfig, new_layers: int) -> tuple[int, ...]:
+def new_block_ids(config: LanguageModelConfig, new_layers: int) -> tuple[int, ...]:
     """The ids of `new_layers` new blocks: the next ones above those of `config`."""
     first = max(config.block_ids, default=-1) + 1
     return tuple(range(first, first + new_layers))
 
 
-def copied_block_id(depth: Depth, old: TokenformerConfig, new: TokenformerConfig, block_id: int) -> int:
+def copied_block_id(depth: Depth, old: LanguageModelConfig, new: LanguageModelConfig, block_id: int) -> int:
     """The id of the old block that the new block `block_id` copies under one of `COPYING`."""
     added = [i for i in new.block_ids if i not in old.block_ids]
     return old.block_ids[copied_layer(depth, old.num_layers, len(added), added.index(block_id))]
@@ -119,29 +120,19 @@ def deepened(
 
         follows = placed_after(depth, old_layers, new_layers)
         added = each_once(identity, ((config.blocks[i] if old_layers else None,) for i in follows))
+    return config.model_copy(update=with_blocks(config, added, depth))
+
+
+def with_blocks(config: LanguageModelConfig, added: Sequence[AnyBlockConfig], depth: Depth) -> dict[str, Any]:
+    """The blocks of `config` and new ones, where `depth` puts them, with their ids: values of the configuration."""
+    old_layers, new_layers = config.num_layers, len(added)
     order, ids = block_order(depth, old_layers, new_layers), new_block_ids(config, new_layers)
     blocks = tuple((added if is_new else config.blocks)[number] for is_new, number in order)
     block_ids = tuple((ids if is_new else config.block_ids)[number] for is_new, number in order)
-    return config.model_copy(update={"blocks": blocks, "block_ids": block_ids})
+    return {"blocks": blocks, "block_ids": block_ids}
 
 
-def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, depth: Depth) -> None:
-    """Raises UserError, with what can grow, unless `old` can grow to `new` (model/transformer_growth.py)."""
-    factor = new.hidden_size // old.hidden_size
-    widened = {"hidden_size": factor * old.hidden_size, "num_heads": factor * old.num_heads}
-    more = {"ffn_size": max(new.ffn_size, factor * old.ffn_size), "num_layers": max(new.num_layers, old.num_layers)}
-    if new != old.model_copy(update=widened | more):
-        sizes = [", ".join(f"{key} {getattr(each, key)}" for key in widened | more) for each in (old, new)]
-        raise UserError(
-            f"a transformer of {sizes[0]} cannot grow to {sizes[1]}: hidden_size and num_heads can grow by one whole "
-            "factor, ffn_size by that factor or more, num_layers by any number; the rest must stay"
-        )
-    new_layers = new.num_layers - old.num_layers
-    if wrong := _wrong_number_of_copies(depth, old.num_layers, new_layers):
-        raise UserError(wrong)
-
-
-def _wrong_number_of_copies(depth: Depth, old_layers: int, new_layers: int) -> str | None:
+def wrong_number_of_copies(depth: Depth, old_layers: int, new_layers: int) -> str | None:
     """Why `old_layers` blocks cannot be copied to `new_layers` more, or None if they can."""
     numbers = f"as the model has: {old_layers}, not {new_layers}"
     if depth == "copy-stack" and (not old_layers or new_layers % old_layers):
@@ -155,7 +146,7 @@ def _check_copies(
     config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None, depth: Depth
 ) -> None:
     """Raises UserError unless `depth`, one of `COPYING`, can add `new_layers` copies of blocks of `config`."""
-    if wrong_number := _wrong_number_of_copies(depth, config.num_layers, new_layers):
+    if wrong_number := wrong_number_of_copies(depth, config.num_layers, new_layers):
         raise UserError(wrong_number)
     generations = [g for block in config.blocks for p in block.pattentions().values() for g in p.generations]
     for wrong, needs in (

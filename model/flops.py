@@ -10,8 +10,8 @@ of each document's part of the sequence. A backward pass counts as two forward p
 import math
 from dataclasses import dataclass
 
-from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
-from model.parameter_names import EMBEDDING
+from model.parameter_names import EMBEDDING, HEAD
+from model.shapes import ModelConfig, parameter_shapes
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Flops:
     """FLOPs by part. Supports addition, and multiplication by a number."""
 
     parameters: float
-    """Products with parameter tokens (Tokenformer) or weight matrices (Transformer)."""
+    """Products with parameter tokens (Tokenformer) or weight matrices (decoder)."""
 
     attention: float
     """Token-token products: Q K^T and scores V, full T x T, or the squares of the documents in it."""
 
     head: float
-    """The tied output head, hidden_size x vocab_size."""
+    """The output head, hidden_size x vocab_size."""
 
     @property
     def total(self) -> float:
@@ -41,28 +41,30 @@ class Flops:
     __rmul__ = __mul__
 
 
-def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> Flops:
+def forward_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flops:
     """FLOPs of a forward pass per data token.
 
     `attended_tokens`: with how many data tokens a token is multiplied in attention: the sequence length or, for a model
     that attends within documents, the mean length of a token's document within its sequence.
     """
     matrices = (
-        math.prod(shape) for name, shape in parameter_shapes(config).items() if len(shape) == 2 and name != EMBEDDING
+        math.prod(shape)
+        for name, shape in parameter_shapes(config).items()
+        if len(shape) == 2 and name not in (EMBEDDING, HEAD)
     )
     return Flops(
         parameters=2.0 * sum(matrices),
-        attention=4.0 * attended_tokens * config.hidden_size * config.num_layers,
+        attention=4.0 * attended_tokens * config.num_heads * config.head_width * config.num_layers,
         head=2.0 * config.hidden_size * config.vocab_size,
     )
 
 
-def training_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> Flops:
+def training_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flops:
     """FLOPs of a forward and a backward pass per data token."""
     return 3 * forward_flops_per_token(config, attended_tokens)
 
 
-def recomputed_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> float:
+def recomputed_flops_per_token(config: ModelConfig, attended_tokens: float) -> float:
     """FLOPs per data token that activation checkpointing adds to training: another forward pass through the blocks.
 
     The hardware does them, but they are no part of training FLOPs.

@@ -10,41 +10,44 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig, parameter_shape
+from model.config import TokenformerConfig
+from model.decoder import Decoder
 from model.language_model import LanguageModel
-from model.parameter_names import EMBEDDING, TokensName
+from model.parameter_names import PartName
+from model.shapes import ModelConfig, parameter_shape
 from model.tokenformer import Tokenformer
-from model.transformer import Transformer
 
 
-def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
+def initial_parameter(name: str, config: ModelConfig, seed: int) -> Tensor:
     """The initial value of parameter `name`, float32 on the CPU.
 
     L is the number of layers, D the model width.
 
     - Tokenformer: keys normal(0, 0.02), values normal(0, 2 / L / sqrt(D)), as `wang_init` in the official code.
-    - Transformer: matrices normal(0, sqrt(2 / 5D)), or normal(0, 2 / L / sqrt(D)) if they write to the residual stream,
+    - Decoder: matrices normal(0, sqrt(2 / 5D)), or normal(0, 2 / L / sqrt(D)) if they write to the residual stream,
       as `small_init` and `wang_init` in GPT-NeoX; biases 0.
-    - Both: embedding normal(0, 0.02), norm gains 1, norm biases 0.
+    - Both: embedding and head normal(0, 0.02), norm gains 1, norm biases 0.
     """
     return _drawn(name, parameter_shape(name, config), config, seed)
 
 
-def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> float:
-    """The standard deviation with which a matrix or the tokens of a generation are drawn."""
+def initial_rms(name: str, config: ModelConfig) -> float:
+    """The root mean square of a parameter's initial values, which are random or, of gains, 1."""
     width, depth = config.hidden_size, config.num_layers
-    tokens = TokensName.parse(name)
-    if name == EMBEDDING or (tokens and tokens.kind == "key"):
+    part = PartName.parse(name)
+    if "norm.weight" in name:
+        return 1.0
+    if part is None or part.kind == "key_tokens":
         return 0.02
-    if tokens or name.endswith(("projection.weight", "ffn_output.weight")):
+    if part.kind == "value_tokens" or part.part in ("projection", "down"):
         return 2 / depth / math.sqrt(width)
     return math.sqrt(2 / (5 * width))
 
 
-def _drawn(name: str, shape: Sequence[int], config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
+def _drawn(name: str, shape: Sequence[int], config: ModelConfig, seed: int) -> Tensor:
     if len(shape) == 1:
-        return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
-    return torch.empty(shape).normal_(0.0, initial_std(name, config), generator=generator_of(f"{seed}/{name}"))
+        return torch.full(shape, 1.0 if "norm.weight" in name else 0.0)
+    return torch.empty(shape).normal_(0.0, initial_rms(name, config), generator=generator_of(f"{seed}/{name}"))
 
 
 def generator_of(key: str) -> torch.Generator:
@@ -54,14 +57,14 @@ def generator_of(key: str) -> torch.Generator:
 
 
 def build_model(
-    config: TokenformerConfig | TransformerConfig,
+    config: ModelConfig,
     *,
     seed: int | None = None,
     device: str | torch.device = "cpu",
 ) -> LanguageModel:
     """The model of `config` in float32 on `device` (`meta` allocates nothing). Without a seed, parameters are empty."""
     with torch.device(device):
-        model = Tokenformer(config) if isinstance(config, TokenformerConfig) else Transformer(config)
+        model = Tokenformer(config) if isinstance(config, TokenformerConfig) else Decoder(config)
     if seed is not None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():

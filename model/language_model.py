@@ -1,4 +1,4 @@
-"""What both model families share: the embedding, the loop over blocks, the tied head and the loss.
+"""What both model families share: the embedding, the loop over blocks, the head and the loss.
 
 Shapes: B batch, T sequence, D model width, V vocabulary.
 """
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from model.attention import RotaryTable, attention_dtype, rotary_table
 from model.cache import KVCache
-from model.config import Kernels, TokenformerConfig, TransformerConfig, parameter_shapes
+from model.config import Kernels, RotaryScaling
 from model.documents import attention_mask, document_starts
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
 from model.recomputation import recomputed_blocks
-from model.rotary_scaling import RotaryScaling
+from model.shapes import ModelConfig, parameter_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +38,16 @@ class LanguageModel(nn.Module):
     if TYPE_CHECKING:
         __call__: "Callable[..., Tensor]"
 
-    def __init__(self, config: TokenformerConfig | TransformerConfig, blocks: Iterable[nn.Module]) -> None:
+    def __init__(self, config: ModelConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleDict({str(i): block for i, block in zip(config.block_ids, blocks, strict=True)})
         """By id, in the order of the forward pass."""
-        self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
+        norm = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
+        self.final_norm = norm(config.hidden_size, eps=config.norm_epsilon)
+        if not config.tie_embeddings:
+            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.kernels: Kernels = "eager"
         self.recompute_every: int | None = None
         """Activation checkpointing: training keeps the input of every so many blocks and computes the activations
@@ -98,15 +101,21 @@ class LanguageModel(nn.Module):
             x_BTD = self.hidden_states(input_ids_BT, cache=cache)
             x_BTD = x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD
             if targets_BT is None:
-                return F.linear(x_BTD, self.embedding.weight)
-            return linear_cross_entropy(x_BTD.flatten(0, 1), self.embedding.weight, targets_BT.flatten(), self.kernels)
+                return F.linear(x_BTD, self.head_weight)
+            return linear_cross_entropy(x_BTD.flatten(0, 1), self.head_weight, targets_BT.flatten(), self.kernels)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The output head, (V, D); the embedding's own weight if they are tied."""
+        return self.embedding.weight if self.config.tie_embeddings else self.head.weight
 
     def hidden_states(
         self, input_ids_BT: Tensor, *, cache: KVCache | None = None, rotary_scaling: RotaryScaling | None = None
     ) -> Tensor:
-        """The final norm's output `x_BTD`: its products with rows of the embedding are the logits.
+        """The final norm's output `x_BTD`: its products with the rows of the head are the logits.
 
-        `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training.
+        `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training. Raises UserError
+        if the model was trained with a scaling of its own.
         """
         length, end_id = input_ids_BT.shape[1], self.config.document_end_id
         x_BTD = self.embedding(input_ids_BT)
@@ -117,8 +126,10 @@ class LanguageModel(nn.Module):
             start_BT = document_starts(input_ids_BT, end_id)
             position_P = (position_P - start_BT)[:, None]
             mask_BHTT = attention_mask(start_BT, start_BT, attention_dtype(x_BTD))
-        width, base = self.config.rotary_width, self.config.rotary_base
-        table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
+        width, base, own = self.config.rotary_width, self.config.rotary_base, self.config.rotary_scaling
+        if own and rotary_scaling:
+            raise UserError(f"the model was trained with {own.kind} rotary scaling; it cannot be scaled again")
+        table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling or own)
         if cache is None and self.recompute_every and self.training and torch.is_grad_enabled():
             blocks = list(self.blocks.values())
             x_BTD = recomputed_blocks(blocks, self.recompute_every, x_BTD, table, mask_BHTT)
@@ -142,7 +153,7 @@ def bare_model(model: nn.Module) -> LanguageModel:
     while (inner := getattr(bare, "_orig_mod", getattr(bare, "module", None))) is not None:
         bare = inner
     if not isinstance(bare, LanguageModel):
-        raise UserError(f"a {type(bare).__name__} is not a growctl model; give a Tokenformer or a Transformer")
+        raise UserError(f"a {type(bare).__name__} is not a growctl model; give a Tokenformer or a Decoder")
     found = {name: tuple(parameter.shape) for name, parameter in bare.named_parameters()}
     expected = parameter_shapes(bare.config)
     if found != expected:

@@ -5,16 +5,19 @@ Imports no torch.
 What autograd saves for the backward pass, in bytes per data token; b is the size of an element (2 in bf16, 4 in
 float32), a that of an element of token-token attention (on a CPU 4, else b):
 
-| part of a block | tokenformer with N parameter tokens in all layers | transformer with an MLP of width F |
-|---|---|---|
-| two norms: input and output | 4 b D | 4 b D |
-| attention: queries, keys, output | 3 a D | 3 a D |
-| attention: values | a D | 3 a D, a slice of one product; D on a CPU in bf16 |
-| attention: output of all heads | b D | b D |
-| scores; the MLP's GELU, input and output | b N | 2 b F |
+| part of a block | bytes |
+|---|---|
+| two norms: input and output | 4 b D |
+| attention, with H heads, K of keys and values, of width E: queries, keys, values, output | a (2 H + 2 K) E |
+| attention: output of all heads | b H E |
+| `qk_norm`: its input | b (H + K) E |
+| each RMSNorm over D dimensions, on a CPU: parts of it | b D, in bf16 also 4 D |
+| tokenformer with N parameter tokens in all Pattentions: scores | b N |
+| decoder with F units: inputs and outputs of the activation | 2 b F, 4 b F with `swiglu` |
+| decoder: a joined copy of every matrix that has several generations, once and not for each token | b N D |
 
 Temporary tensors are counted at their two peaks: in the loss, and in the backward pass of the widest layer: 3 b N for
-the N parameter tokens of that layer, b F for an MLP, and the gradient of the residual stream, b D. With activation
+the N parameter tokens of that layer, b F for an FFN, and the gradient of the residual stream, b D. With activation
 checkpointing (model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during the
 segment's backward pass. Statistics of norms and rotary tables are left out. All figures are for the `eager` kernels;
 the Triton kernels need less, and how much compiled blocks need depends on the compiler.
@@ -22,8 +25,9 @@ the Triton kernels need less, and how much compiled blocks need depends on the c
 
 from typing import NamedTuple
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.decoder_config import DecoderConfig
 from model.precision import BYTES, DeviceType, Precision
+from model.shapes import ModelConfig
 
 FLOAT32 = 4
 INT64 = 8
@@ -56,7 +60,7 @@ class ActivationMemory:
 
     def __init__(
         self,
-        config: TokenformerConfig | TransformerConfig,
+        config: ModelConfig,
         precision: Precision,
         device: DeviceType = "cuda",
         recompute_every: int | None = None,
@@ -64,6 +68,8 @@ class ActivationMemory:
         """With `recompute_every`, training saves the input of every so many blocks and recomputes the rest."""
         self._config, self._element = config, BYTES[precision]
         self._attention_element = self._element if device == "cuda" else FLOAT32
+        in_parts = device != "cuda"  # operator by operator, in float32
+        self._rms_norm = (self._element + (FLOAT32 if self._element < FLOAT32 else 0)) * in_parts
         self._recompute_every = recompute_every
         self._widths = _widths(config)
         saved = [self._block(sum(widths)) for widths in self._widths]
@@ -73,16 +79,16 @@ class ActivationMemory:
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         b, width, num_tokens = self._element, self._config.hidden_size, micro_batch_size * sequence_length
-        end = 2 * b * width  # the final norm
+        end = self._norm()
         saved, again = sum(self._segments), 0
         if self._recompute_every:
             saved, again = len(self._segments) * b * width, max(self._segments, default=0)
         widest = max((max(widths) for widths in self._widths), default=0)
-        peak = b * (widest if isinstance(self._config, TransformerConfig) else 3 * widest) + b * width
+        peak = b * (widest if isinstance(self._config, DecoderConfig) else 3 * widest) + b * width
         mask = 0 if self._config.document_end_id is None else num_tokens * sequence_length * self._attention_element
         head = b * self._config.vocab_size * width  # its gradient stays alive until the end of the backward pass
         return PassMemory(
-            activations=num_tokens * (saved + end + 2 * INT64) + head + mask,
+            activations=num_tokens * (saved + end + 2 * INT64) + head + mask + _saved_joined(self._config) * b,
             at_loss=self._loss(num_tokens) - head,
             in_blocks=num_tokens * (again + peak - end) + _joined(self._config) * b,
         )
@@ -92,17 +98,26 @@ class ActivationMemory:
         config, num_tokens = self._config, micro_batch_size * sequence_length
         logits = min(num_tokens, tokens_at_once(config.vocab_size)) * config.vocab_size
         widest = max((max(widths) for widths in self._widths), default=0)
-        is_transformer = isinstance(config, TransformerConfig)
-        inside = (6 * config.hidden_size + 2 * widest) if is_transformer else (8 * config.hidden_size + widest)
+        is_decoder = isinstance(config, DecoderConfig)
+        inside = (6 * config.hidden_size + 2 * widest) if is_decoder else (8 * config.hidden_size + widest)
         mask = 0 if config.document_end_id is None else num_tokens * sequence_length
         return FLOAT32 * max(2 * logits, num_tokens * inside + mask + _joined(config))
 
     def _block(self, inner: int) -> int:
-        """Bytes that a block saves per data token, with `inner` scores or the width of the MLP."""
-        a, b, width = self._attention_element, self._element, self._config.hidden_size
-        is_transformer = isinstance(self._config, TransformerConfig)
-        values = 3 if is_transformer and a == b else 1
-        return 5 * b * width + a * (3 + values) * width + b * inner * (2 if is_transformer else 1)
+        """Bytes that a block saves per data token, with `inner` scores or units of the FFN."""
+        a, b, config = self._attention_element, self._element, self._config
+        heads, kv_heads = (number * config.head_width for number in (config.num_heads, config.num_kv_heads))
+        copies = 1
+        if isinstance(config, DecoderConfig):
+            copies = 4 if config.activation == "swiglu" else 2
+        attention = a * 2 * (heads + kv_heads) + b * heads
+        attention += config.qk_norm * (b + self._rms_norm) * (heads + kv_heads)
+        return 2 * self._norm() + attention + b * inner * copies
+
+    def _norm(self) -> int:
+        """Bytes that a norm of the residual stream saves per data token."""
+        per_dimension = 2 * self._element + (self._rms_norm if self._config.norm == "rmsnorm" else 0)
+        return per_dimension * self._config.hidden_size
 
     def _loss(self, num_tokens: int) -> int:
         """Peak of the head and the loss (model/loss.py), which computes m logits of the vocabulary V at a time.
@@ -119,16 +134,29 @@ class ActivationMemory:
         return max(3 * FLOAT32 * logits, b * (logits + weight) + copy) + in_slices * FLOAT32 * weight
 
 
-def _widths(config: TokenformerConfig | TransformerConfig) -> list[list[int]]:
-    """The parameter tokens of the Pattentions of each block, or the width of its MLP."""
-    if isinstance(config, TransformerConfig):
-        return [[config.ffn_size]] * config.num_layers
+def _widths(config: ModelConfig) -> list[list[int]]:
+    """The parameter tokens of the Pattentions of each block, or the units of its FFN."""
+    if isinstance(config, DecoderConfig):
+        return [[config.ffn_tokens]] * config.num_layers
     return [[pattention.num_tokens for pattention in block.pattentions().values()] for block in config.blocks]
 
 
-def _joined(config: TokenformerConfig | TransformerConfig) -> int:
+def _joined(config: ModelConfig) -> int:
     """Elements of a joined copy of the keys or values of the widest Pattention with several generations."""
-    if isinstance(config, TransformerConfig):
+    if isinstance(config, DecoderConfig):
         return 0
     pattentions = [pattention for block in config.blocks for pattention in block.pattentions().values()]
     return max((p.num_tokens * config.hidden_size for p in pattentions if len(p.generations) > 1), default=0)
+
+
+def _saved_joined(config: ModelConfig) -> int:
+    """Elements of the joined matrices of a decoder with several generations, which autograd saves."""
+    if not isinstance(config, DecoderConfig):
+        return 0
+    ffn_matrices = 3 if config.activation == "swiglu" else 2
+    units = [
+        (len(block.heads) > 1) * 2 * (config.num_heads + config.num_kv_heads) * config.head_width
+        + (len(block.ffn) > 1) * ffn_matrices * config.ffn_tokens
+        for block in config.blocks
+    ]
+    return sum(units) * config.hidden_size

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple, Self
 
 EMBEDDING = "embedding.weight"
 FINAL_NORM = "final_norm"
+HEAD = "head.weight"
 
-TokenKind = Literal["key", "value"]
-TOKEN_KINDS: tuple[TokenKind, ...] = ("key", "value")
+TOKEN_KINDS = ("key_tokens", "value_tokens")
+"""What a Pattention has of each generation."""
 
 OptimizerName = Literal["adamw", "muon"]
 """What updates the matrices of the blocks. AdamW updates all other parameters in either case."""
@@ -20,8 +21,7 @@ GroupKind = Literal["decay", "muon", "no-decay"]
 GROUP_KINDS: tuple[GroupKind, ...] = ("decay", "muon", "no-decay")
 """The kinds of parameter groups, in their order within a generation: AdamW's matrices, Muon's, and vectors."""
 
-_IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
-_TOKENS = re.compile(r"(\w+)\.(key|value)_tokens\.(\d+)")
+_PART = re.compile(r"blocks\.(\d+)\.(\w+)\.(\w+)\.(\d+)")
 
 
 def in_block(block: int, name: str) -> str:
@@ -29,39 +29,39 @@ def in_block(block: int, name: str) -> str:
     return f"blocks.{block}.{name}"
 
 
-def split_block(parameter_name: str) -> tuple[int, str] | None:
-    """(the id of the block, what it calls the parameter); None for a parameter outside the blocks."""
-    match = _IN_BLOCK.fullmatch(parameter_name)
-    return (int(match[1]), match[2]) if match else None
-
-
-class TokensName(NamedTuple):
-    """The name of one generation's parameter tokens: the keys or the values of one Pattention."""
+class PartName(NamedTuple):
+    """The name of a parameter in a block, `blocks.3.ffn.key_tokens.1` for example: what one growth added to a part."""
 
     block: int
-    """The block's id (`TokenformerConfig.block_ids`)."""
+    """The block's id (`block_ids` of the configuration)."""
 
-    pattention: str
-    kind: TokenKind
+    part: str
+    """A Pattention, a linear layer or a norm."""
+
+    kind: str
+    """`key_tokens` or `value_tokens` of a Pattention, otherwise `weight` or `bias`."""
+
     generation: int
 
     def __str__(self) -> str:
-        return in_block(self.block, f"{self.pattention}.{self.kind}_tokens.{self.generation}")
+        return in_block(self.block, self.in_block)
+
+    @property
+    def in_block(self) -> str:
+        """What the block calls it."""
+        return f"{self.part}.{self.kind}.{self.generation}"
 
     @classmethod
     def parse(cls, parameter_name: str) -> Self | None:
-        """What the name says; None where it is not one of parameter tokens."""
-        block, name = split_block(parameter_name) or (0, "")
-        match = _TOKENS.fullmatch(name)
-        if match is None:
-            return None
-        return cls(block, match[1], "key" if match[2] == "key" else "value", int(match[3]))
+        """What the name says; None for a parameter outside the blocks."""
+        match = _PART.fullmatch(parameter_name)
+        return cls(int(match[1]), match[2], match[3], int(match[4])) if match else None
 
 
 def generation_of(parameter_name: str) -> int:
-    """The generation that a parameter belongs to; everything that is not a parameter token is of generation 0."""
-    tokens = TokensName.parse(parameter_name)
-    return tokens.generation if tokens else 0
+    """The generation that a parameter belongs to; everything outside the blocks is of generation 0."""
+    part = PartName.parse(parameter_name)
+    return part.generation if part else 0
 
 
 def group_kind(parameter_name: str, num_dimensions: int, optimizer: OptimizerName = "adamw") -> GroupKind:
@@ -71,7 +71,7 @@ def group_kind(parameter_name: str, num_dimensions: int, optimizer: OptimizerNam
     """
     if num_dimensions < 2:
         return "no-decay"
-    return "muon" if optimizer == "muon" and split_block(parameter_name) else "decay"
+    return "muon" if optimizer == "muon" and PartName.parse(parameter_name) else "decay"
 
 
 def group_name(parameter_name: str, num_dimensions: int, optimizer: OptimizerName = "adamw") -> str:

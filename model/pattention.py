@@ -159,19 +159,19 @@ def _parted(grad_ND: Tensor, parts: Sequence[Tensor], scales: Sequence[Scale]) -
 class Pattention(nn.Module):
     """The layer that replaces a Transformer's linear layers.
 
-    Each generation has one parameter for its keys and one for its values, both (num_tokens, width) and named by its
-    number (`key_tokens.0`, `key_tokens.1`, ...). Growth therefore appends parameters and changes no old one. tau, key
-    ramps and value shares come from the configuration. They are not buffers, because engines cast or drop buffers.
+    Each generation has one parameter for its keys, (num_tokens, D), and one for its values, (num_tokens, O), named by
+    its number (`key_tokens.0`, `key_tokens.1`, ...). Growth therefore appends parameters and changes no old one. tau,
+    key ramps and value shares come from the configuration. They are not buffers, because engines cast or drop buffers.
     """
 
-    def __init__(self, config: PattentionConfig, width: int, score_function: ScoreFunction) -> None:
+    def __init__(self, config: PattentionConfig, widths: tuple[int, int], score_function: ScoreFunction) -> None:
         super().__init__()
         self.score_function = score_function
         self.kernels: Kernels = "eager"
         self._sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
         self.key_tokens, self.value_tokens = (
             nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
-            for _ in ("keys", "values")
+            for width in widths
         )
         self.set_scale(config)
 
@@ -190,7 +190,7 @@ class Pattention(nn.Module):
         """The numbers of the generations that share a norm, and its tau. The shared norm comes first."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) in, (B, T, D) out, in x's dtype."""
+        """(B, T, D) in, (B, T, O) out, in x's dtype."""
         out_BTD, *others = (pattend(x_BTD, group, self.score_function, self.kernels) for group in self.token_groups())
         for other_BTD in others:
             out_BTD = out_BTD + other_BTD

@@ -11,7 +11,7 @@ configuration stores it from then on.
 import math
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import ConfigDict, NonNegativeFloat, model_validator
 
@@ -22,12 +22,16 @@ from model.config import (
     PattentionConfig,
     ScoreFunction,
     TokenformerConfig,
-    TransformerConfig,
     published_tau,
 )
+from model.decoder_config import DecoderConfig
+from model.decoder_growth import grown_decoder, shrunk_decoder, widened_decoder
 from model.depth import COPYING, Depth, deepened, each_once
 from model.errors import UserError
+from model.shapes import ModelConfig
 from model.strict import Strict, example
+
+AnyConfig = TypeVar("AnyConfig", bound=TokenformerConfig | DecoderConfig)
 
 EXACT_GROWTH = 1e-5
 """Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
@@ -76,7 +80,7 @@ class GrowthPolicy(Strict):
     tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
     the new generation is normalised separately, with its own tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, in units of a new token's standard deviation (`init: copy`); of a widened transformer,
+    """Noise added to copies, in units of a new token's standard deviation (`init: copy`); of a widened decoder,
     relative to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
     """Where new layers go (`stages.N.num_layers`). append: after the last one. interleave: spread evenly between the
@@ -94,12 +98,12 @@ class GrowthPolicy(Strict):
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
-        if reason := invalid_combination(self.init, self.tau, self.copy_noise):
+        if reason := invalid_combination(self.init, self.tau):
             raise ValueError(reason)
         return self
 
 
-def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float) -> str | None:
+def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float = 0.0) -> str | None:
     """Why no model can grow with this combination, or None if it is valid.
 
     A ramp raises random keys from zero; with zero values too, they would get no gradient. The norm of a row of zero
@@ -124,6 +128,8 @@ def rejection_reason(
 
     `adds_tokens`: to old layers. A growth in depth alone has no new tokens that `init` and `tau` apply to.
     """
+    if reason := invalid_combination(policy.init, policy.tau, policy.copy_noise):
+        return reason
     copies_layers = adds_layers and policy.depth in COPYING
     if copies_layers and adds_tokens:
         return f"depth {policy.depth!r} cannot add tokens to layers in the same growth; add them in another growth"
@@ -192,28 +198,46 @@ def has_unfinished_ramps(config: TokenformerConfig) -> bool:
 
 
 def grow_config(
-    config: TokenformerConfig | TransformerConfig,
+    config: AnyConfig,
     *,
     attention_tokens: int | Sequence[int] = 0,
     ffn_tokens: int | Sequence[int] | None = None,
+    heads: int = 0,
     new_layers: int = 0,
     layer_tokens: tuple[int, int] | None = None,
+    widen: int = 1,
     policy: GrowthPolicy | None = None,
-) -> TokenformerConfig:
+) -> AnyConfig:
     """`config` with one more generation under `policy`, by default matched tokens with a ramp, which is exact.
 
-    In each layer that the model has, each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets
+    In each layer that a Tokenformer has, each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets
     `ffn_tokens`: one number for all layers, or one per layer. A part that gets 0 stays as it is. Without `ffn_tokens`,
     each FFN grows in its layer's own proportion. `new_layers` more layers get `layer_tokens`: the attention tokens and
     the FFN tokens of each. Without it, a new layer is as large as the one that it follows, after this growth; a model
     without layers needs it.
 
-    Raises UserError if the model is a Transformer, if the policy is rejected for this model, if a number is negative or
-    all are zero, and if copies would not be whole multiples.
+    A decoder is first made `widen` times as wide. Then each FFN gets `ffn_tokens` more units, each attention `heads`
+    more query heads with their share of heads of keys and values, and the model `new_layers`. Of the policy, `depth`
+    and `allow_jump` count.
+
+    Raises UserError if the model's family has no such parts, if the policy is rejected for this model, if a number is
+    negative or all are zero, if copies would not be whole multiples, and if heads would not be whole groups.
     """
     policy = policy or GrowthPolicy()
-    if not isinstance(config, TokenformerConfig):
-        raise UserError(f"a {config.family} has no parameter tokens; only a tokenformer can grow this way")
+    if isinstance(config, DecoderConfig):
+        units = one_if_equal(tokens_by_layer(ffn_tokens or 0, config.num_layers))
+        if layer_tokens or any(tokens_by_layer(attention_tokens or 0, config.num_layers)) or isinstance(units, list):
+            raise UserError(
+                "the layers of a decoder are alike and have no attention tokens; add heads, layers, or one number of "
+                "FFN units to every layer"
+            )
+        wide = widened_decoder(config, widen) if widen != 1 else config
+        if widen != 1 and not (units or heads or new_layers):
+            return cast(AnyConfig, wide)
+        added = {"ffn_tokens": units, "heads": heads, "new_layers": new_layers}
+        return cast(AnyConfig, grown_decoder(wide, **added, depth=policy.depth, allow_jump=policy.allow_jump))
+    if heads or widen != 1:
+        raise UserError("a tokenformer grows in tokens and layers; only a decoder gains heads or width")
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(config, attention_tokens)
     attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
@@ -244,14 +268,12 @@ def grow_config(
     if adds_tokens:
         layers = zip(config.blocks, attention, ffn, strict=True)
         config = config.model_copy(update={"blocks": each_once(grown, layers)})
-    return deepened(config, new_layers, layer_tokens, policy.depth, number) if new_layers else config
+    return cast(AnyConfig, deepened(config, new_layers, layer_tokens, policy.depth, number) if new_layers else config)
 
 
-def ffn_tokens_in_proportion(
-    config: TokenformerConfig | TransformerConfig, attention_tokens: int | Sequence[int]
-) -> tuple[int, ...]:
+def ffn_tokens_in_proportion(config: ModelConfig, attention_tokens: int | Sequence[int]) -> tuple[int, ...]:
     """The FFN tokens to add to each layer so that its ratio of FFN to query tokens stays the same when
-    `attention_tokens` are added; empty for a Transformer.
+    `attention_tokens` are added; empty for a decoder.
 
     Raises UserError as `tokens_by_layer` does.
     """
@@ -346,20 +368,20 @@ def anneal_config(config: TokenformerConfig, share: float) -> TokenformerConfig:
     return _mapped(config, annealed)
 
 
-def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generations: int = 1) -> TokenformerConfig:
+def shrink_config(config: AnyConfig, drop_generations: int = 1) -> AnyConfig:
     """`config` without its newest `drop_generations` growths, and with the tau from before them.
 
     Layers that these growths added go too.
 
-    Raises UserError if the model is a Transformer or has not grown that often.
+    Raises UserError if the model has not grown that often.
     """
-    if not isinstance(config, TokenformerConfig):
-        raise UserError(f"a {config.family} has no generations of parameter tokens to drop")
     newest = config.newest_generation
     if not 1 <= drop_generations <= newest:
         allowed = f"1 to {newest} can be dropped" if newest else "this model has never grown"
         raise UserError(f"drop_generations = {drop_generations}: {allowed}; the base stays")
 
+    if isinstance(config, DecoderConfig):
+        return cast(AnyConfig, shrunk_decoder(config, newest - drop_generations))
     stays = [block.generation <= newest - drop_generations for block in config.blocks]
 
     def shrunk(pattention: PattentionConfig) -> PattentionConfig:
@@ -373,7 +395,7 @@ def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generation
         return PattentionConfig(generations=kept, tau=tau)
 
     ids, blocks = (tuple(compress(values, stays)) for values in (config.block_ids, config.blocks))
-    return _mapped(config.model_copy(update={"blocks": blocks, "block_ids": ids}), shrunk)
+    return cast(AnyConfig, _mapped(config.model_copy(update={"blocks": blocks, "block_ids": ids}), shrunk))
 
 
 def _pattentions(config: TokenformerConfig) -> Iterator[PattentionConfig]:

@@ -1,44 +1,18 @@
-"""Rotary frequencies for sequences longer than those of training.
+"""Rotary frequencies, also scaled for sequences longer than those of training.
 
 Shapes: R rotated dimensions of a head; a frequency turns two of them.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-ScalingKind = Literal["linear", "ntk", "yarn"]
+from model.config import RotaryScaling
 
 FAST_TURNS, SLOW_TURNS = 32, 1
 """YaRN's beta and alpha: a pair of dimensions that turns more often than FAST_TURNS in the training length keeps its
 frequency; one that turns less often than SLOW_TURNS is interpolated."""
-
-
-@dataclass(frozen=True)
-class RotaryScaling:
-    """How rotary frequencies change for a sequence of `factor` times `trained_length` tokens.
-
-    - `linear`: position interpolation (arXiv 2306.15595). All frequencies are divided by the factor.
-    - `ntk`: NTK-aware scaling. The base grows by factor^(R / (R - 2)), so that the slowest frequency is divided by the
-      factor and the fastest stays.
-    - `yarn`: YaRN (arXiv 2309.00071). Slow frequencies are divided by the factor, fast ones stay, with a linear
-      ramp in between; the attention logits are multiplied by (0.1 ln(factor) + 1)^2.
-    """
-
-    kind: ScalingKind
-    factor: float
-    """Above 1: the length to evaluate at / `trained_length`."""
-
-    trained_length: int
-    """Tokens of a training sequence."""
-
-    @property
-    def logit_factor(self) -> float:
-        """The factor on attention logits, which is 1 / temperature."""
-        return (0.1 * math.log(self.factor) + 1.0) ** 2 if self.kind == "yarn" else 1.0
 
 
 def rotary_frequencies(
@@ -52,7 +26,11 @@ def rotary_frequencies(
         return base**-exponent_R / scaling.factor
     if scaling.kind == "ntk":
         return (base * scaling.factor ** (width / max(width - 2, 1))) ** -exponent_R
-    kept_R = _kept(width, base, scaling.trained_length, dtype, device)
+    if scaling.kind == "llama3":
+        turns_R = scaling.trained_length * base**-exponent_R / (2 * math.pi)
+        kept_R = ((turns_R - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
+    else:
+        kept_R = _kept(width, base, scaling.trained_length, dtype, device)
     return base**-exponent_R * (kept_R + (1 - kept_R) / scaling.factor)
 
 

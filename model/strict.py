@@ -22,3 +22,13 @@ def example(value: Any, unit: str | None = None) -> Any:
 def first_reason(error: ValidationError) -> str:
     """What the first problem in `error` is, without the `Value error, ` that pydantic puts before our own words."""
     return error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
+
+
+def problem_of(error: Exception) -> str:
+    """One line: of pydantic's errors the first, with its field and its value."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "missing" or not first["loc"]:
+        return ": ".join([*map(str, first["loc"]), first_reason(error)])
+    return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first_reason(error)}"

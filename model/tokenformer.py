@@ -3,12 +3,11 @@
 Shapes: B batch, T sequence, D model width.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import RotaryTable, causal_attention
+from model.attention import RotaryTable, causal_attention, normalized, normalized_heads
 from model.cache import LayerCache
-from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig
+from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig, pattention_widths
 from model.language_model import LanguageModel
 from model.pattention import Pattention
 
@@ -21,21 +20,23 @@ class TokenformerBlock(nn.Module):
 
     def __init__(self, config: TokenformerConfig, block: BlockConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.norm_epsilon = config.norm_epsilon
+        self.norm, self.norm_epsilon = config.norm, config.norm_epsilon
+        self.qk_norm, self.head_width = config.qk_norm, config.head_width
         self.query, self.key, self.value, self.projection, self.ffn = (
-            Pattention(pattention, config.hidden_size, config.score_function)
-            for pattention in block.pattentions().values()
+            Pattention(pattention, pattention_widths(config, name), config.score_function)
+            for name, pattention in block.pattentions().items()
         )
 
     def forward(
         self, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None = None, past: LayerCache | None = None
     ) -> Tensor:
         """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
-        h_BTD = F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon)
+        h_BTD = normalized(x_BTD, self.norm, self.norm_epsilon)
         q_BTD, k_BTD, v_BTD = self.query(h_BTD), self.key(h_BTD), self.value(h_BTD)
-        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.num_heads, table, mask_BHTT, past))
-        return x_BTD + self.ffn(F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=self.norm_epsilon))
+        if self.qk_norm:
+            q_BTD, k_BTD = (normalized_heads(each, self.head_width, self.norm_epsilon) for each in (q_BTD, k_BTD))
+        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.head_width, table, mask_BHTT, past))
+        return x_BTD + self.ffn(normalized(x_BTD, self.norm, self.norm_epsilon))
 
 
 class Tokenformer(LanguageModel):

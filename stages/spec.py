@@ -17,11 +17,12 @@ from pydantic import (
     PositiveInt,
 )
 
-from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
+from model.config import Kernels, TokenformerConfig
 from model.flops import recomputed_flops_per_token
 from model.parameter_names import OptimizerName
 from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
+from model.shapes import ModelConfig
 from model.strict import Strict, example
 
 RateShape = Literal["wsd", "cosine"]
@@ -357,7 +358,7 @@ class TrainSpec(Strict):
         own = self.rule(generation).weight_decay
         return self.optimizer.weight_decay if own is None else own
 
-    def model_after(self, step: int) -> TokenformerConfig | TransformerConfig:
+    def model_after(self, step: int) -> ModelConfig:
         """The model after `step` steps, with the key ramps and tau of the last update."""
         if step == 0 or not isinstance(self.model, TokenformerConfig):
             return self.model

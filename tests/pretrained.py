@@ -7,7 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.config import TokenformerConfig
+from model.shapes import ModelConfig
 from stages.checkpoint.directory import finish_directory
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, TextFacts
@@ -45,7 +46,7 @@ def text_config(vocab_size: int = 261, **changes: Any) -> TokenformerConfig:
 
 def write_pretrained(
     directory: Path,
-    config: TokenformerConfig | TransformerConfig | None = None,
+    config: ModelConfig | None = None,
     *,
     context_length: int | None = 32,
     tokenizer: Tokenizer | None = None,

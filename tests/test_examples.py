@@ -8,7 +8,7 @@ import torch
 
 from examples.ladder_in_one_file import Ladder, Recipe, Stage
 from growctl.runs_dir import RunsPaths
-from model.config import parameter_shapes
+from model.shapes import parameter_shapes
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import read_parameter
 from stages.data.tokens import TokenSplit

@@ -310,8 +310,8 @@ RECIPES = {
     "tokenformer-scratch": "Tokenformer, 262k from scratch",
     "tokenformer-tokens": "Tokenformer, the quickstart's ladder in tokens",
     "tokenformer-depth": "Tokenformer, 1 -> 2 -> 3 layers",
-    "transformer-scratch": "Transformer, 266k from scratch",
-    "transformer-depth": "Transformer, 1 -> 2 -> 4 layers",
+    "decoder-scratch": "Decoder, 266k from scratch",
+    "decoder-depth": "Decoder, 1 -> 2 -> 4 layers",
 }
 """What benchmarks/optimizers.py trains."""
 
@@ -332,6 +332,22 @@ def _optimizers(found: Any) -> Rows:
             )
             cells[f"{name}, best peak"] = f"{row['peak']:g}: {mean}" if losses else "-"
         yield cells
+
+
+def _muon_growth(found: Any) -> Rows:
+    rows = {(row["tokens_per_parameter"], row["name"]): row for row in found["rows"]}
+    for (ratio, name), row in rows.items():
+        losses = {seed: outcome["loss"] for seed, outcome in row["by_seed"].items()}
+        usual = rows.get((ratio, name.split("-")[0]), {"by_seed": {}})["by_seed"]
+        gaps = [loss - usual[seed]["loss"] for seed, loss in losses.items() if seed in usual]
+        same = not gaps or name in ("tokens", "depth")
+        yield {
+            "tokens a parameter": str(ratio),
+            "what is trained": name.replace("-", " "),
+            "final loss (seeds 0, 1, 2)": f"{statistics.mean(losses.values()):.3f} "
+            f"({', '.join(f'{loss:.3f}' for loss in losses.values())})",
+            "minus `tokens` or `depth`": "" if same else f"{statistics.mean(gaps):+.3f}",
+        }
 
 
 def _questions(found: Any) -> Rows:
@@ -389,6 +405,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "trained": ("score_functions", partial(_by_scores, "checkpoint", _trained)),
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
+    "muon-growth": ("muon_growth", _muon_growth),
     "questions": ("three_questions", _questions),
     "answers": ("three_questions", _answers),
 }

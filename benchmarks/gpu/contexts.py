@@ -9,7 +9,8 @@ from typing import Any
 from benchmarks.gpu.section import Section
 from benchmarks.gpu.settings import Kernels
 from benchmarks.gpu.training import tokenformer, training_speed
-from model.config import TokenformerConfig, TransformerConfig
+from model.decoder_config import decoder_config
+from model.shapes import ModelConfig
 
 ORDER: tuple[tuple[Kernels, int | None], ...] = (("compiled", 1), ("eager", None), ("triton", None), ("compiled", None))
 """Kernels and how many of the contexts to run with them, in order; the one with a goal comes first."""
@@ -18,9 +19,9 @@ ORDER: tuple[tuple[Kernels, int | None], ...] = (("compiled", 1), ("eager", None
 def measure(section: Section) -> None:
     """Measures both families, and computes a ratio as soon as both have a row."""
     settings = section.settings
-    configs: dict[str, TokenformerConfig | TransformerConfig] = {
+    configs: dict[str, ModelConfig] = {
         "tokenformer": tokenformer(settings, settings.largest),
-        "transformer": TransformerConfig(**settings.transformer),
+        "transformer": decoder_config(**settings.transformer),
     }
     section.facts["ratios"] = []
     done: dict[tuple[str, str, int], float] = {}

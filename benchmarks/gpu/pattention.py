@@ -136,7 +136,7 @@ def ours(inputs: Inputs, compiled: bool = False) -> Form:
 
     num_tokens, width = inputs.key_ND.shape
     config = PattentionConfig(generations=(Generation(num_tokens=num_tokens),), tau=inputs.tau)
-    layer = Pattention(config, width, "l2_norm_gelu").to(inputs.x_MD.device, inputs.x_MD.dtype)
+    layer = Pattention(config, (width, width), "l2_norm_gelu").to(inputs.x_MD.device, inputs.x_MD.dtype)
     key_ND, value_ND = layer.key_tokens["0"], layer.value_tokens["0"]
     with torch.no_grad():
         key_ND.copy_(inputs.key_ND)

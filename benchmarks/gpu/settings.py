@@ -74,7 +74,7 @@ PAPER = Settings(
     order=("354m", "1.4b", "757m", "124m"),
     largest="1.4b",
     transformer={
-        "vocab_size": 50304, "num_layers": 24, "num_heads": 32, "hidden_size": 2048, "ffn_size": 8192
+        "vocab_size": 50304, "num_layers": 24, "num_heads": 32, "hidden_size": 2048, "ffn_tokens": 8192
     },
     context=1024,
     contexts=(8192, 1024, 16384, 4096, 2048),
@@ -94,7 +94,7 @@ TRIAL = Settings(
     sizes={"small": (4, 8), "large": (6, 12)},
     order=("large",),
     largest="large",
-    transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_size": 16},
+    transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_tokens": 16},
     context=4,
     contexts=(8, 4),
     micro_batches=2,

@@ -14,10 +14,11 @@ from benchmarks.gpu.device import peak_flops
 from benchmarks.gpu.section import Section
 from benchmarks.gpu.settings import Kernels, Settings
 from benchmarks.gpu.timing import allocated, spread, step_seconds, wait
-from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
+from model.config import TokenformerConfig, tokenformer_config
 from model.flops import training_flops_per_token
-from model.initialization import build_model, initial_std
+from model.initialization import build_model, initial_rms
 from model.language_model import LanguageModel
+from model.shapes import ModelConfig, num_parameters
 
 KERNELS_SHOWN = 12
 """Number of kernels of a profile to record, the slowest first."""
@@ -45,7 +46,7 @@ def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
 
 def training_speed(
     section: Section,
-    config: TokenformerConfig | TransformerConfig,
+    config: ModelConfig,
     kernels: Kernels,
     context: int,
     micro_batches: int,
@@ -151,7 +152,7 @@ def tokenformer(settings: Settings, size: str) -> TokenformerConfig:
     return tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **settings.shape)
 
 
-def filled_model(config: TokenformerConfig | TransformerConfig, device: torch.device, seed: int = 0) -> LanguageModel:
+def filled_model(config: ModelConfig, device: torch.device, seed: int = 0) -> LanguageModel:
     """A float32 model initialised like growctl's, but on the device: on the host, large models take long."""
     model = build_model(config, device=device)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -160,7 +161,7 @@ def filled_model(config: TokenformerConfig | TransformerConfig, device: torch.de
             if parameter.ndim == 1:
                 parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
             else:
-                parameter.normal_(0.0, initial_std(name, config), generator=generator)
+                parameter.normal_(0.0, initial_rms(name, config), generator=generator)
     return model
 
 

@@ -20,10 +20,10 @@ UNGROWN = "ungrown"
 EACH_SIZE = "scratch-of-each-size"
 """The control that trains every finished model of the ladder from scratch, at that model's own cost."""
 
-SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "ffn_size")
+SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "num_heads")
 _BATCH = ("batch_size", "sequence_length")
 WHEN = ("growth.when", "growth.slope", "growth.slope_window")
-_TRANSFORMER = ("model.family", "model.num_heads", "model.score_function")
+_OF_A_DECODER = tuple(f"model.{key}" for key in ("family", "num_heads", "num_kv_heads", "head_width", "score_function"))
 
 MEASUREMENT = ("evaluation.max_sequences", "model.vocab_size", "data.document_mask")
 """Conditions without which two losses are not of the same thing."""
@@ -139,8 +139,8 @@ def _is_meant(key: str, kind: str, control: RunReport) -> bool:
     if key.startswith("stages."):
         return True  # `_misshapen` compares these
     if is_scratch(kind):
-        is_other_family = control.conditions.get("model.family") == "transformer"
-        return key.startswith(("growth.", "start.")) or (is_other_family and key in _TRANSFORMER)
+        is_other_family = control.conditions.get("model.family") == "decoder"
+        return key.startswith(("growth.", "start.")) or (is_other_family and key in _OF_A_DECODER)
     return key in WHEN or (kind == "official-growth" and key.startswith("growth."))
 
 
@@ -156,7 +156,7 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
         last, meant = its[-1], [_only(stage, SHAPE) for stage in ladders]
         if kind == BEST_SCRATCH:
             meant.append(meant[-1] | _only(last, ("num_layers",)))
-        if kind != "transformer-scratch" and _only(last, SHAPE) not in meant:
+        if kind != "decoder-scratch" and _only(last, SHAPE) not in meant:
             yield f"its shape ({_words(_only(last, SHAPE))}), which is none of the ladder's"
         yield from _unlike(last, ladders[-1], _BATCH, "its stage")
         read = _weights(ladders)
@@ -182,7 +182,7 @@ def _missized(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]
     sizes, own = ([stage.num_parameters for stage in run.stages] for run in (ladder, control))
     wanted = sizes
     if is_scratch(kind):
-        wanted = own[-1:] if own[-1] in sizes or kind in ("transformer-scratch", BEST_SCRATCH) else sizes[-1:]
+        wanted = own[-1:] if own[-1] in sizes or kind in ("decoder-scratch", BEST_SCRATCH) else sizes[-1:]
     elif kind == UNGROWN and ladder.base:
         wanted = [ladder.base.num_parameters]
     elif kind == "single-jump":

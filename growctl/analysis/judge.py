@@ -283,7 +283,7 @@ def multiplier_text(multiplier: Multiplier | None) -> str:
 _BEST = "training the best size from scratch"
 _STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "the start checkpoint trained on"}
 _NAMES: dict[str, Callable[[Arm], str]] = {
-    "transformer-scratch": lambda arm: f"training a Transformer of {size_text(arm.num_parameters)} from scratch",
+    "decoder-scratch": lambda arm: f"training a decoder of {size_text(arm.num_parameters)} from scratch",
     "single-jump": lambda arm: f"growing to {size_text(arm.num_parameters)} in a single jump",
     "ungrown": lambda arm: f"training its {size_text(arm.num_parameters)} on",
     "official-growth": lambda arm: f"growing to {size_text(arm.num_parameters)} as the official code does",

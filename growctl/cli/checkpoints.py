@@ -11,8 +11,9 @@ from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDi
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from model.config import ModelConfig
+    from growctl.ladder.sizes import Growth
     from model.policy import GrowthPolicy
+    from model.shapes import ModelConfig
     from stages.checkpoint.lineage import Lineage
 
 PARAMETER_BYTES = 4
@@ -37,8 +38,18 @@ def expand(
     ] = None,
     add_ffn_tokens: Annotated[
         int | None,
-        typer.Option(help="Parameter tokens to add to each FFN (default: in the model's own proportion).", min=0),
+        typer.Option(
+            help="Parameter tokens, or units of a decoder, to add to each FFN (default: in a Tokenformer's own "
+            "proportion, none to a decoder).",
+            min=0,
+        ),
     ] = None,
+    add_heads: Annotated[
+        int, typer.Option(help="Attention heads to add to every layer of a decoder, in whole groups.", min=0)
+    ] = 0,
+    widen: Annotated[
+        int, typer.Option(help="Factor on the width of a decoder, before anything is added.", min=1, max=64)
+    ] = 1,
     layers: Annotated[str | None, typer.Option(help="Layers to grow, for example 0,2,5-7 (default: all).")] = None,
     add_layers: Annotated[
         int, typer.Option(help="Layers to add. They start as the identity.", min=0, max=MOST_LAYERS)
@@ -87,11 +98,15 @@ def expand(
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
-    """Add parameter tokens or layers to a checkpoint. By default this preserves the function and hard-links old files.
+    """Add parameter tokens, FFN units, heads or layers to a checkpoint. By default this preserves the function.
+
+    Old files are hard-linked, except for a decoder that is widened.
 
     Example: growctl expand quickstart --add-tokens 48 --output grown
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
+
+    Example: growctl expand llama --add-ffn-tokens 2048 --add-heads 4 --output larger
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.ladder.sizes import Growth
@@ -99,8 +114,8 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.runs.show import WrittenCheckpoint
     from growctl.text.progress import progress_bar
-    from model.config import num_parameters
     from model.policy import grow_config
+    from model.shapes import num_parameters
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
 
@@ -109,20 +124,23 @@ def expand(
     )
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     model = read_manifest(source).model
+    if model.family == "decoder" and (preset != "growctl-default" or init or tau):
+        raise unusable("--preset, --init and --tau are for a tokenformer; new parts of a decoder always write zeros")
     chosen = _layers(layers, model.num_layers)
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     new_layer = (layer_tokens, layer_ffn_tokens) if layer_tokens is not None and layer_ffn_tokens is not None else None
     if (layer_tokens, layer_ffn_tokens) != (None, None) and not (new_layer and add_layers):
         raise unusable("--layer-tokens and --layer-ffn-tokens are the size of new layers; give both, with --add-layers")
-    growth = Growth(attention_tokens, ffn_tokens, add_layers, new_layer)
+    growth = Growth(attention_tokens, ffn_tokens, add_heads, add_layers, new_layer, widen)
     if growth.new_layers and not model.num_layers and growth.layer_tokens is None:
         raise unusable("--layer-tokens and --layer-ffn-tokens are missing: this model has no layer to take them from")
     if not growth.is_any:
-        raise unusable("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
-    output = output or _beside(source, add_tokens, add_layers)
+        raise unusable("nothing to add; set --add-tokens, --add-ffn-tokens, --add-heads or --add-layers, or --widen")
+    output = output or _beside(source, growth, add_tokens)
     _check_new(output)
     grown = grow_config(model, **growth._asdict(), policy=policy)
-    require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)))
+    linked = num_parameters(model) if growth.widen == 1 else 0
+    require_space(output, PARAMETER_BYTES * (num_parameters(grown) - linked))
     from stages.grow.expand import expand as expand_checkpoint  # imports torch, after the quick checks
 
     settings = {**growth._asdict(), "policy": policy, "seed": seed}
@@ -193,13 +211,19 @@ def _new_tokens(
     return attention, in_layers(add_ffn_tokens)
 
 
-def _beside(source: Path, add_tokens: int, add_layers: int) -> Path:
+def _beside(source: Path, growth: "Growth", add_tokens: int) -> Path:
     """The directory for the growth of `source`, beside it. A stage never takes it for its own."""
     from stages.stage_dir import is_checkpoint_name
 
     path = source.resolve() if source.name in ("", "..") else source
-    added = [str(add_tokens)] * (add_tokens > 0 or not add_layers) + [f"{add_layers}-layers"] * (add_layers > 0)
-    name = "+".join([path.name, *added])
+    others = {
+        "layers": growth.new_layers,
+        "heads": growth.heads,
+        "times-as-wide": growth.widen if growth.widen > 1 else 0,
+    }
+    added = [f"{number}-{what}" for what, number in others.items() if number]
+    units = add_tokens or max(growth.ffn_tokens, default=0)
+    name = "+".join([path.name, *([str(units)] if units or not added else []), *added])
     return path.with_name(f"from_{name}" if is_checkpoint_name(name) else name)
 
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,19 +10,46 @@ from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDi
 from growctl.text.formatting import byte_count, short_count
 from growctl.text.progress import progress_bar
 
+if TYPE_CHECKING:
+    from stages.checkpoint.manifest import Manifest
+
 import_app = typer.Typer(
     name="import",
     help=(
         "Turn a checkpoint of another program into a growctl checkpoint.\n\n"
-        "Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --output 150m"
+        "Example: growctl import huggingface HuggingFaceTB/SmolLM2-135M --output smollm2"
     ),
     no_args_is_help=True,
 )
 
 
-@import_app.callback()
-def importing() -> None:
-    """Keeps `official` a subcommand while it is the only one."""
+Output = Annotated[Path, typer.Option(help="Directory for the checkpoint; must not exist yet.", metavar="DIR")]
+
+
+@import_app.command("huggingface")
+@prints
+def import_huggingface(
+    model: Annotated[
+        str,
+        typer.Argument(help="A folder that Transformers saved, or a name on the Hugging Face Hub.", metavar="MODEL"),
+    ],
+    output: Output,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Do not compare the logits with those of Transformers.")
+    ] = False,
+) -> Result:
+    """Import a Llama, Mistral, Qwen2, Qwen3 or GPT-NeoX that Transformers computes, from safetensors.
+
+    Example: growctl import huggingface HuggingFaceTB/SmolLM2-135M --output smollm2
+    """
+    from stages.checkpoint.directory import check_new
+
+    check_new(output, "--output")
+    from stages.huggingface.importing import import_huggingface as import_checkpoint
+
+    with progress_bar("writing parameters") as on_progress:
+        manifest = import_checkpoint(model, output, check=not no_check, on_progress=on_progress)
+    return _imported(output, manifest)
 
 
 @import_app.command("official")
@@ -35,7 +62,7 @@ def import_official(
         ),
     ],
     config: Annotated[Path, typer.Option(help="The model's NeoX-style YAML, such as 150M_eval.yml.", metavar="FILE")],
-    output: Annotated[Path, typer.Option(help="Directory for the checkpoint; must not exist yet.", metavar="DIR")],
+    output: Output,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The model's tokenizer.json, which the checkpoint then holds.", metavar="FILE")
     ] = None,
@@ -54,22 +81,36 @@ def import_official(
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
-    from growctl.runs.show import WrittenCheckpoint
-    from model.config import num_parameters
-    from stages.counted import counted
     from stages.official.importing import import_official as import_checkpoint
 
     with progress_bar("writing parameters") as on_progress:
         manifest = import_checkpoint(
             model, config, output, tokenizer=tokenizer, end_of_text=end_of_text, on_progress=on_progress
         )
-    text, rows = manifest.text, manifest.model.vocab_size
+    return _imported(output, manifest)
+
+
+def _imported(output: Path, manifest: "Manifest") -> Result:
+    from growctl.runs.show import WrittenCheckpoint
+    from model.shapes import num_parameters
+    from stages.counted import counted
+
+    text, rows, record = manifest.text, manifest.model.vocab_size, manifest.lineage.imported
     padding = rows - (text.tokenizer_vocab_size or rows)
     lines = [
         f"{output}: {short_count(num_parameters(manifest.model))} parameters, vocabulary {rows:,}"
         + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     ]
+    if record and record.check:
+        lines.append(f"compared with the original: {record.check}")
+    if text.tokenizer_vocab_size is None:
+        lines.append("It has no tokenizer; commands that read or write text need --tokenizer FILE.")
+    if text.begin_of_text:
+        lines.append(
+            f"Its tokenizer puts {text.begin_of_text} before each text; growctl does not, when it prepares data, "
+            "evaluates and generates."
+        )
     return Result(WrittenCheckpoint.of(output, manifest), lines)
 
 

@@ -20,6 +20,7 @@ from growctl.text.escaping import say
 STANDARD_OUTPUT = "-"
 
 if TYPE_CHECKING:
+    from growctl.draft.grow_on import GrowOn
     from growctl.draft.recipe import Draft
     from growctl.ladder.costs import Plan
 
@@ -63,7 +64,16 @@ def init(
     ] = None,
     flops: Annotated[float | None, typer.Option(help="With --law: training FLOPs from now on, such as 1e13.")] = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="With --law: the checkpoint to grow.", metavar="CKPT")
+        str | None,
+        typer.Option(
+            "--from",
+            help="A checkpoint to grow and to train on, for example an imported one. --params may be a factor, such as "
+            "2x; --tokens count from now on (default: 20 for each new parameter).",
+            metavar="CKPT",
+        ),
+    ] = None,
+    replay: Annotated[
+        str | None, typer.Option(help="With --from: text like that which the checkpoint has read, to mix in.")
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
@@ -77,8 +87,8 @@ def init(
     """
     from pydantic import ValidationError
 
-    from growctl.draft.document import schedule_text
     from growctl.draft.fit import drafted
+    from growctl.draft.grow_on import GrowWish
     from growctl.draft.recipe import LawWish, Wish
     from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
     from growctl.schedule.errors import describe
@@ -87,23 +97,25 @@ def init(
 
     both = {"params": params, "data": data, "gpus": gpus, "device": device}
     rules = {"base": base, "tokens": tokens, "grow_depth": grow_depth or None}
-    by_law = {"law": law, "flops": flops, "start": start}
-    kind, own, others = (LawWish, by_law, rules) if law else (Wish, rules, by_law)
-    if wrong := [name for name, value in others.items() if value is not None]:
-        option = "from" if wrong[0] == "start" else wrong[0].replace("_", "-")
-        raise unusable(f"--{option}: only {'without' if law else 'with'} --law")
+    others = {"law": law, "flops": flops, "start": start, "replay": replay}
+    given = {name: value for name, value in (both | rules | others).items() if value is not None}
+    kind = LawWish if law else GrowWish if start else Wish
+    if wrong := [name for name in given if name not in kind.model_fields]:
+        needs = {"flops": "with --law", "replay": "with --from"}.get(wrong[0], f"without --{'law' if law else 'from'}")
+        raise unusable(f"--{wrong[0].replace('_', '-')}: only {needs}")
     try:
-        wish = kind.model_validate({name: value for name, value in (both | own).items() if value is not None})
+        wish = kind.model_validate(given)
     except ValidationError as error:
         raise unusable(f"--{describe(error, kind)[0]}") from None
     is_printed = file == STANDARD_OUTPUT
-    name = "law" if wish.params is None else short_count(wish.params).lower()
+    size = wish.params if isinstance(wish.params, int) else None
+    name = ("law" if law else "grown") if size is None else short_count(size).lower()
     path = Path(f"{name}.yaml" if is_printed or file is None else file)
     if path.suffix not in ENDINGS or not RUN_NAME.fullmatch(path.stem):
         raise unusable(f"{str(path)!r}: must be the name of a run, {NAME_ALLOWED}, that ends in .yaml")
-    draft, planned = drafted(wish, path.stem, runs_dir)
+    draft, text, planned = drafted(wish, path.stem, runs_dir)
     with nullcontext(sys.stdout) if is_printed else path.open("x", encoding="utf-8") as out:
-        out.write(schedule_text(draft))
+        out.write(text)
     _say_drafted(draft, planned, None if is_printed else path)
 
 
@@ -194,7 +206,7 @@ def schema(
     print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
 
 
-def _say_drafted(draft: "Draft", plan: "Plan", path: Path | None) -> None:
+def _say_drafted(draft: "Draft | GrowOn", plan: "Plan", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
     from growctl.ladder.costs import total_cost
     from growctl.text.formatting import scientific, short_count

@@ -16,9 +16,9 @@ from growctl.find_checkpoint import find_checkpoint
 from growctl.ladder.conditions import model_shape
 from growctl.law.formula import Floats, Interval, Law, Paths, Segment, read_law
 from growctl.schedule.start_block import BaseBlock, StartBlock, describe_start
-from model.config import num_parameters
 from model.errors import UserError
 from model.flops import training_flops_per_token
+from model.shapes import num_parameters
 from stages.corpus.prepared import given_dataset
 from stages.data.dataset import read_dataset_manifest
 from stages.data.spec import DataSpec

@@ -5,7 +5,7 @@ import shlex
 import textwrap
 from typing import Any
 
-from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, LawWish, Wish
+from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Wish, WishOptions
 from growctl.draft.sizes import NEOX_VOCABULARY
 from growctl.law.formula import Recipe
 from growctl.schedule.fields import parse_count
@@ -146,7 +146,7 @@ def _rules(recipe: Recipe) -> str:
     return "# As in the law's runs.\n" + OmegaConf.to_yaml(blocks)
 
 
-def init_command(wish: Wish | LawWish) -> str:
+def init_command(wish: WishOptions) -> str:
     """The command that drafts the same schedule again."""
     words = ["growctl init"]
     for name, value in wish.model_dump(exclude={"grow_depth"}, exclude_none=True).items():

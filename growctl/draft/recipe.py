@@ -53,7 +53,7 @@ SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (3, "none"), (3, "optimizer"))
 """From the fastest to the smallest in a device's memory. Muon excludes ZeRO 2 in bf16."""
 
 
-class _Options(Strict):
+class WishOptions(Strict):
     """What every draft may be told; None means the rules decide."""
 
     data: str | None = None
@@ -66,7 +66,7 @@ class _Options(Strict):
     """The model of those GPUs."""
 
 
-class Wish(_Options):
+class Wish(WishOptions):
     """The options of `growctl init`; None means the rules decide."""
 
     params: Annotated[int, BeforeValidator(parse_count), Field(ge=150_000, le=24_000_000_000)]
@@ -83,7 +83,7 @@ class Wish(_Options):
     """Whether layers grow as well as parameter tokens."""
 
 
-class LawWish(_Options):
+class LawWish(WishOptions):
     """The options of `growctl init --law`; `start` is `--from`."""
 
     law: str
@@ -141,6 +141,11 @@ class Draft:
         return self.flops * max(BUDGETS[-1] / self.flops_per_token[-1], 1 / self.flops_per_token[0])
 
     @property
+    def num_parameters(self) -> int:
+        """Parameters in the end."""
+        return self.sizes[-1].num_parameters
+
+    @property
     def batch_tokens(self) -> int:
         """Data tokens per step."""
         return self.batch_size * self.shape.sequence_length
@@ -172,7 +177,7 @@ class Draft:
         shortest = round(min(self.train_tokens) / self.batch_tokens)
         evaluated = self.evaluate_sequences * self.shape.sequence_length / 3  # a step also goes backward, at twice that
         most = min(25, EVALUATION_SHARE * sum(self.train_tokens) / evaluated)
-        return min(_round_number(min(self.num_steps / most, shortest / 2)), max(1, shortest - 1))
+        return min(round_number(min(self.num_steps / most, shortest / 2)), max(1, shortest - 1))
 
     @property
     def evaluate_sequences(self) -> int:
@@ -242,7 +247,7 @@ def _three_digits(tokens: float) -> int:
     return parse_count(short_count(round(tokens)))
 
 
-def _round_number(value: float) -> int:
+def round_number(value: float) -> int:
     """The number nearest to `value` among 10, 20, 50, 100, 200, ..."""
     power = 10 ** max(1, math.floor(math.log10(max(value, 1))))
     return min((first * power for first in (1, 2, 5, 10)), key=lambda number: abs(math.log(number / max(value, 1))))

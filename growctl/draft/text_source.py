@@ -71,11 +71,11 @@ class TextSource:
             return f"{self.text}tokenizer: EleutherAI/gpt-neox-20b\n"
         entries = self.vocabularies.of(shape)
         text = f"{self.text}vocab_size: {entries}  # a byte-level BPE, trained on this text\n"
-        return text if self.size is None else text + _splits(self.source, self.size, entries)
+        return text if self.size is None else text + splits(self.source, self.size, entries)
 
 
 @cache
-def _splits(source: str, size: "TextSize", entries: int) -> str:
+def splits(source: str, size: "TextSize", entries: int) -> str:
     """The lines for the validation split and the number of tokens: enough documents and tokens to evaluate on, if the
     smaller of two splits may be large enough for that."""
     from stages.corpus.tokenizer import bytes_per_token  # slow

@@ -209,7 +209,7 @@ class Evaluator:
         """The document of `scores`, which are computed now, under `settings`."""
         import torch
 
-        from model.config import num_parameters
+        from model.shapes import num_parameters
         from stages.checkpoint.files import hash_file
         from stages.engine.devices import device_name
 

@@ -51,7 +51,7 @@ class InspectedCheckpoint(Inspected):
 
     @property
     def scores_word(self) -> str:
-        """The score function as a word for people; `linear` for a Transformer."""
+        """The score function as a word for people; `linear` for a decoder."""
         return (self.score_function or "linear").replace("l2_norm", "l2").replace("_", "-")
 
 

@@ -64,7 +64,7 @@ Needs Transformers 5.19 or newer. Training sequences had {context_length:,} toke
 
 Not chosen yet. Name one here, and as `license:` in the metadata at the top of this file.
 """
-_TRANSFORMER = "A Transformer language model in the architecture GPT-NeoX."
+_DECODER = "A Transformer language model: {architecture} of Transformers."
 _TOKENFORMER = (
     "A [Tokenformer](https://arxiv.org/abs/2410.23168): a language model that grows by adding parameter tokens. "
     "`modeling_tokenformer.py` in this folder holds the architecture. PEFT adapts parameter tokens through "
@@ -90,9 +90,9 @@ def model_card(facts: CheckpointFacts, export: HuggingFaceExport) -> str:
     generations = [_table(generation_rows(facts))] if facts.generations else []
     name = export.path.absolute().name
     return _CARD.format(
-        tag="tokenformer" if own_code else "gpt_neox",
+        tag=export.architecture.removesuffix("ForCausalLM").lower(),
         name=_plain(name),
-        about=_TOKENFORMER if own_code else _TRANSFORMER,
+        about=_TOKENFORMER if own_code else _DECODER.format(architecture=export.architecture),
         path=json.dumps(name, ensure_ascii=False),
         trust=", trust_remote_code=True" if own_code else "",
         context_length=export.context_length,

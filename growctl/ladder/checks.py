@@ -21,12 +21,19 @@ from growctl.ladder.stage_plans import (
     step_costs,
 )
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
-from growctl.schedule.blocks import Schedule, batch_key, contexts, longest_context, stage_batch
+from growctl.schedule.blocks import (
+    DECODER_KEYS,
+    SHARED_KEYS,
+    Schedule,
+    batch_key,
+    contexts,
+    longest_context,
+    stage_batch,
+)
 from growctl.schedule.errors import problem_line
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
 from model.config import TokenformerConfig
-from model.depth import COPYING
 from model.errors import UserError
 from model.policy import invalid_combination
 from stages.data.spec import SourceSpec
@@ -38,13 +45,14 @@ _OF_A_SOURCE = [f"data.{key}" for key in (*SourceSpec.model_fields, "approximate
 _KEYS_OF_A_CHOICE = (
     ("data.mixture", "", ("data.when_exhausted", "stages.N.mixture")),
     ("data.source", "", _OF_A_SOURCE),
-    ("model.family", "transformer", ("model.ffn_size", "stages.N.hidden_size", "stages.N.ffn_size")),
-    ("model.family", "tokenformer", ("stages.N.attention_tokens", "stages.N.ffn_tokens", "stages.N.layers")),
+    ("model.family", "decoder", [f"model.{key}" for key in ("ffn_tokens", *DECODER_KEYS)]),
+    ("model.family", "decoder", ("stages.N.hidden_size", "stages.N.num_heads")),
+    ("model.family", "tokenformer", ("model.score_function", "stages.N.attention_tokens", "stages.N.layers")),
     ("optimizer.name", "muon", ("optimizer.muon_lr_scale", "optimizer.momentum")),
     ("growth.when", "slope", ("growth.slope",)),
 )
 """The path of a choice, its value (empty: any), and the keys that only mean something with it."""
-_OF_A_START = ("num_layers", "hidden_size", "num_heads", "score_function", "rotary_fraction", "rotary_base")
+_OF_A_START = ("family", "num_layers", *SHARED_KEYS)
 """Keys of `model` that must be those of the start checkpoint."""
 _ROUNDING = 1e-9
 """More than the rounding of shares such as 1 - 0.8, relative to a budget."""
@@ -111,20 +119,23 @@ def _start(schedule: Schedule) -> Iterator[Row]:
         return
     base, block = schedule.start.base, schedule.model
     yield "start.base", base is None, "is missing; growctl writes it when it loads a schedule from a file"
-    yield "model.family", block.family != "tokenformer", "only a tokenformer can start from a checkpoint"
     if base is None:
         return
     model, of_base = base.model, f"as in the start checkpoint {base.path}"
-    if not isinstance(model, TokenformerConfig):
-        yield "start", True, f"{base.path} is a {model.family}; a run can only start from a tokenformer"
-        return
-    for key in _OF_A_START:
+    own: tuple[str, ...] = ("score_function",) if isinstance(model, TokenformerConfig) else DECODER_KEYS
+    if block.ffn_tokens and not isinstance(model, TokenformerConfig):
+        own += ("ffn_tokens",)
+    defaults = {"num_kv_heads": block.num_heads, "head_width": block.hidden_size // block.num_heads}
+    given = {key: getattr(block, key) for key in _OF_A_START + own} | defaults | block.shared()
+    for key in _OF_A_START + (own if block.family == model.family else ()):
         advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" else ""
         wanted = getattr(model, key)
-        yield f"model.{key}", getattr(block, key) != wanted, f"must be {wanted!r}, {of_base}{advice}"
+        yield f"model.{key}", given[key] != wanted, f"must be {wanted!r}, {of_base}{advice}"
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     entries = block.vocab_size or schedule.data.num_tokens
     yield key, entries not in (None, model.vocab_size), f"must be {model.vocab_size}, {of_base}"
+    if not isinstance(model, TokenformerConfig):
+        return
     attention = [[part for name, part in block.pattentions().items() if name != "ffn"] for block in model.blocks]
     uneven = any(len({part.num_tokens for part in parts}) > 1 for parts in attention)
     yield "start", uneven, f"Q, K, V and O differ in size in {base.path}; a schedule has one size for all"
@@ -151,22 +162,27 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     yield "model.vocab_size", is_missing, "is missing; set it to the number of entries of data.tokenizer"
     too_few = model.vocab_size and num_tokens and model.vocab_size < num_tokens
     yield "model.vocab_size", too_few, f"must be at least the tokenizer's {num_tokens}"
-    yield "model.num_heads", model.hidden_size % model.num_heads, f"must divide model.hidden_size, {model.hidden_size}"
-    head_width = model.hidden_size // model.num_heads
+    uneven = not model.head_width and model.hidden_size % model.num_heads
+    yield "model.num_heads", uneven, f"must divide model.hidden_size, {model.hidden_size}, or set model.head_width"
+    shared = f"must divide model.num_heads, {model.num_heads}"
+    yield "model.num_kv_heads", model.num_heads % (model.num_kv_heads or 1), shared
+    head_width = model.head_width or model.hidden_size // model.num_heads
     turned = int(head_width * model.rotary_fraction)
-    uneven = model.rotary_fraction and not model.hidden_size % model.num_heads and (turned < 2 or turned % 2)
+    odd = model.rotary_fraction and not uneven and (turned < 2 or turned % 2)
     allowed = f"rotates {turned} of a head's {head_width} dimensions; that must be even and 2 or more, or 0"
-    yield "model.rotary_fraction", uneven, allowed
+    yield "model.rotary_fraction", odd, allowed
 
 
 def _stages(schedule: Schedule) -> Iterator[Row]:
-    is_transformer, names = schedule.model.family == "transformer", [stage.name for stage in schedule.stages]
-    needs_layers = "must be 1 or more for a transformer"
-    yield "model.num_layers", is_transformer and schedule.model.num_layers == 0, needs_layers
+    is_decoder, names = schedule.model.family == "decoder", [stage.name for stage in schedule.stages]
+    needs_layers = "must be 1 or more for a decoder"
+    yield "model.num_layers", is_decoder and schedule.model.num_layers == 0, needs_layers
+    for key in () if schedule.start else ("hidden_size", "num_heads"):
+        yield f"stages.0.{key}", getattr(schedule.stages[0], key), f"is for a growth; the first stage has model.{key}"
     for index, stage in enumerate(schedule.stages):
         here = f"stages.{index}"
         yield f"{here}.name", stage.name in names[:index], _NAME_TAKEN
-        yield f"{here}.num_layers", is_transformer and stage.num_layers == 0, needs_layers
+        yield f"{here}.num_layers", is_decoder and stage.num_layers == 0, needs_layers
 
 
 def _budgets(schedule: Schedule) -> Iterator[Row]:
@@ -193,14 +209,16 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
 
 
 def _sizes(schedule: Schedule) -> Iterator[Row]:
-    if schedule.model.family == "transformer":
-        return
+    width = schedule.model.hidden_size
     for index, stage in enumerate(schedule.stages):
+        allowed = f"must be a whole multiple of {width}, the width before"
+        yield f"stages.{index}.hidden_size", (stage.hidden_size or width) % width, allowed
+        width = stage.hidden_size or width
         before, whose = num_layers(schedule, index - 1), "the stage before" if index else "the start checkpoint"
         shrinks = stage.num_layers is not None and (index > 0 or schedule.base) and stage.num_layers < before
         allowed = f"must be {before} or more, the depth of {whose}; a growth only adds"
         yield f"stages.{index}.num_layers", shrinks, allowed
-        if (layers := stage.layers) is not None:
+        if schedule.model.family == "tokenformer" and (layers := stage.layers) is not None:
             unknown = not layers or max(layers) >= before or len(set(layers)) < len(layers)
             sizes = (stage.attention_tokens, stage.ffn_tokens)
             is_first = index == 0 and not schedule.start
@@ -212,7 +230,8 @@ def _sizes(schedule: Schedule) -> Iterator[Row]:
     depths = [num_layers(schedule, index) for index in range(len(schedule.stages))]
     if any(depths) and not (schedule.base and num_layers(schedule, -1)):
         first = next(index for index, depth in enumerate(depths) if depth)
-        for key, tokens in zip(("attention_tokens", "ffn_tokens"), tokens_so_far(schedule, first), strict=True):
+        needed = zip(("attention_tokens", "ffn_tokens"), tokens_so_far(schedule, first), strict=True)
+        for key, tokens in list(needed)[schedule.model.family == "decoder" :]:
             yield f"stages.{first}.{key}", not tokens, "is missing; the first stage with layers needs a number of them"
 
 
@@ -272,23 +291,19 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
         yield "growth", reason, reason or ""
 
 
-def _transformer_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[Row]:
-    growth, depths, widths = (
-        schedule.growth,
-        *({getattr(each.final, size) for each in models} for size in ("num_layers", "hidden_size")),
-    )
-    jumps = growth.depth in COPYING and len(depths) > 1 and not growth.allow_jump
-    yield "growth.depth", jumps, "changes the function; that needs growth.allow_jump = true"
-    noisy = growth.copy_noise and len(widths) == 1
-    yield "growth.copy_noise", noisy, "is for a transformer that grows in hidden_size; leave it out"
+def _decoder_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[Row]:
+    growth, widens = schedule.growth, any(each.growth.widen > 1 for each in models)
+    noisy = growth.copy_noise and not widens
+    yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
+    named = growth.preset in ("official", "paper-appendix")
+    yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
     for key, is_set in {
-        "preset": growth.preset in ("official", "paper-appendix"),
         "old_tokens": growth.old_tokens != "train",
         "lr_scale": growth.lr_scale,
         "weight_decay": growth.weight_decay,
         "rewarmup.of": growth.rewarmup.of != "all",
     }.items():
-        yield f"growth.{key}", is_set, "is for a tokenformer; a grown transformer has no old and new tokens"
+        yield f"growth.{key}", is_set and widens, "tells old from new; a decoder that grows in width has no old tokens"
 
 
 def _controls(schedule: Schedule) -> Iterator[Row]:
@@ -324,14 +339,13 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
 def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     """The kind of a control, whether the ladder lacks what it needs, and what that is."""
     is_tokenformer, models = schedule.model.family == "tokenformer", list(stage_models(schedule))
-    uneven = any(
-        len({(block.query.num_tokens, block.ffn.num_tokens) for block in getattr(each.final, "blocks", ())}) > 1
-        for each in models
-    )
+    tokenformers = [each.final for each in models if isinstance(each.final, TokenformerConfig)]
+    sizes = [{(block.query.num_tokens, block.ffn.num_tokens) for block in model.blocks} for model in tokenformers]
+    uneven = any(len(of_a_model) > 1 for of_a_model in sizes)
     for kind in ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump"):
         yield kind, uneven, "layers of equal size; this ladder grows only some layers"
     yield "tokenformer-scratch", not is_tokenformer, "a tokenformer; the schedule has none"
-    yield "transformer-scratch", not models[-1].final.num_layers, "a ladder that ends with layers"
+    yield "decoder-scratch", not models[-1].final.num_layers, "a ladder that ends with layers"
     several = sum(each.is_grown for each in models[1:]) > 1
     yield "ungrown", schedule.start is None, "a start checkpoint; best-scratch trains the first size from scratch"
     yield "single-jump", not several, "three stages or more, with two growths or more between them"
@@ -349,7 +363,7 @@ def _models(schedule: Schedule) -> Iterator[Row]:
             before = next(models).final
         except UserError as error:
             shrinks = False
-            if isinstance(before, TokenformerConfig):
+            if before is not None:
                 growth = growth_of(schedule, index, before)
                 for key in ("attention_tokens", "ffn_tokens"):
                     fewest = min(getattr(growth, key), default=0)
@@ -366,8 +380,8 @@ def _growths(schedule: Schedule) -> Iterator[Row]:
         repeats = not models[index].is_grown and reads[index] == reads[index - 1]
         allowed = "has the size, batch, context and mixture of the stage before; merge them, or change one"
         yield f"stages.{index}", repeats, allowed
-    if schedule.model.family == "transformer":
-        yield from _transformer_growth(schedule, models) if any(each.is_grown for each in models) else ()
+    if schedule.model.family == "decoder":
+        yield from _decoder_growth(schedule, models) if any(each.is_grown for each in models) else ()
         return
     is_official = schedule.growth.preset == "official" and any(each.growth.new_layers for each in models)
     yield "growth.preset", is_official, "the official code cannot add layers; use custom"

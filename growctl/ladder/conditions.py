@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model.config import TokenformerConfig
 from model.errors import UserError
+from model.shapes import ModelConfig
 
 if TYPE_CHECKING:
     from growctl.ladder.stage_plans import StagePlan
     from growctl.schedule.blocks import Schedule
-    from model.config import TransformerConfig
     from stages.data.dataset import DatasetManifest
 
 READING = ("data.document_mask", "data.packing", "data.when_exhausted")
@@ -28,7 +28,7 @@ _HARMLESS: dict[str, Any] = {
     **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
     "evaluation": {"every"},
     "training": {"log_every", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
-    "model": {"num_layers", "hidden_size", "ffn_size"},
+    "model": {"num_layers", "hidden_size"},
     "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
 }
 """Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
@@ -69,7 +69,7 @@ def _stages(schedule: "Schedule") -> dict[str, Any]:
     return values
 
 
-def model_shape(model: "TokenformerConfig | TransformerConfig") -> dict[str, Any]:
+def model_shape(model: "ModelConfig") -> dict[str, Any]:
     """What a stage may change of a model: its layers, its width, and the parameter tokens of each layer."""
     if isinstance(model, TokenformerConfig):
         return {
@@ -78,7 +78,7 @@ def model_shape(model: "TokenformerConfig | TransformerConfig") -> dict[str, Any
             "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
             "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
         }
-    return model.model_dump(include={"num_layers", "hidden_size", "ffn_size"})
+    return model.model_dump(include={"num_layers", "hidden_size", "num_heads"}) | {"ffn_tokens": model.ffn_tokens}
 
 
 _READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")

@@ -27,11 +27,12 @@ from growctl.ladder.stage_plans import (
     total_flops,
 )
 from growctl.runs_dir import CONTROL_INFIX
-from growctl.schedule.blocks import ControlBlock, Schedule, StageBlock
+from growctl.schedule.blocks import ControlBlock, ModelBlock, Schedule, StageBlock
 from growctl.schedule.data_block import FollowedWeights, shares
 from growctl.schedule.training_blocks import POLICIES, GrowthBlock, LearningRateBlock
-from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.decoder_config import DecoderConfig, decoder_config
 from model.errors import UserError
+from model.shapes import ModelConfig, num_parameters
 
 _MULTIPLE = re.compile(r"-(peak)?[0-9.]+x$")
 """The budget or the peak at the end of a control's name. Digits are enough: the schema allows none with an exponent."""
@@ -116,8 +117,8 @@ def _generated(
                 yield plan.name, _scratch(schedule, plan.index, plan.model, budget * cost.total, followed)
     elif kind == "tokenformer-scratch":
         yield "", _scratch(schedule, last, largest, budget * total, plans)
-    elif kind == "transformer-scratch":
-        shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
+    elif kind == "decoder-scratch":
+        shape = largest if isinstance(largest, DecoderConfig) else equal_size_decoder(largest)
         yield "", _scratch(schedule, last, shape, budget * total, plans)
     elif kind == "single-jump":
         jump = _with_flops(_single_jump(schedule, plans), budget * total)
@@ -136,7 +137,7 @@ def of_depth(num_layers: int) -> str:
 def _scratch(
     schedule: Schedule,
     index: int,
-    shape: TokenformerConfig | TransformerConfig,
+    shape: ModelConfig,
     flops: float,
     followed: Sequence[StagePlan],
 ) -> Schedule:
@@ -147,11 +148,14 @@ def _scratch(
     """
     last = schedule.stages[-1]
     batch = {key: getattr(last, key) for key in ("batch_size", "sequence_length")}
-    sizes = shape.model_dump(include={"family", "hidden_size", "num_heads", "ffn_size"})
+    model: dict[str, Any] = {"num_layers": shape.num_layers}
+    if isinstance(shape, DecoderConfig):
+        model |= shape.model_dump(include={"family", "hidden_size", "num_heads", "num_kv_heads", "head_width"})
+        model["score_function"] = ModelBlock.model_fields["score_function"].default  # a decoder has no other
     update = {
         "start": None,
         "stages": [_bare(schedule.stages[index]).model_copy(update=batch | _tokens(shape))],
-        "model": schedule.model.model_copy(update=sizes | {"num_layers": shape.num_layers}),
+        "model": schedule.model.model_copy(update=model),
         "launch": _launch(schedule, index),
     }
     return _following(_with_flops(schedule.model_copy(update=update), flops), schedule, followed)
@@ -160,10 +164,11 @@ def _scratch(
 def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
     """The ladder's first stage unchanged, then its last size in one growth."""
     shape = plans[-1].model
-    sizes = shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"})
-    if isinstance(shape, TokenformerConfig):
-        deeper = {"num_layers": shape.num_layers} if shape.num_layers > plans[0].model.num_layers else {}
-        sizes = _tokens(shape) | deeper
+    sizes = _tokens(shape)
+    if shape.num_layers > plans[0].model.num_layers:
+        sizes["num_layers"] = shape.num_layers
+    if isinstance(shape, DecoderConfig):
+        sizes |= shape.model_dump(include={"hidden_size", "num_heads"})
     last = _bare(schedule.stages[-1]).model_copy(update=sizes)
     update = {
         "stages": [_with_steps(schedule.stages[0], plans[0].num_steps), last],
@@ -181,17 +186,18 @@ def _ungrown(schedule: Schedule) -> Schedule:
     return schedule.model_copy(update=update)
 
 
-def _of_depth(model: TokenformerConfig | TransformerConfig, num_layers: int) -> TokenformerConfig | TransformerConfig:
+def _of_depth(model: ModelConfig, num_layers: int) -> ModelConfig:
     """`model`, whose layers are equal, with so many of them."""
-    if isinstance(model, TransformerConfig):
-        return model.model_copy(update={"num_layers": num_layers})
     return model.model_copy(update={"blocks": model.blocks[:1] * num_layers, "block_ids": tuple(range(num_layers))})
 
 
-def _tokens(shape: TokenformerConfig | TransformerConfig) -> dict[str, int | None]:
+def _tokens(shape: ModelConfig) -> dict[str, int | None]:
     """The keys of a stage for the parameter tokens of a model whose layers are equal; without values if it has none."""
-    first = shape.blocks[0] if isinstance(shape, TokenformerConfig) and shape.blocks else None
-    sizes = (first.query.num_tokens, first.ffn.num_tokens) if first else (None, None)
+    sizes: tuple[int | None, int | None] = (None, None)
+    if isinstance(shape, DecoderConfig):
+        sizes = None, shape.ffn_tokens
+    elif shape.blocks:
+        sizes = shape.blocks[0].query.num_tokens, shape.blocks[0].ffn.num_tokens
     return dict(zip(("attention_tokens", "ffn_tokens"), sizes, strict=True))
 
 
@@ -249,7 +255,7 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
 
 def _bare(stage: StageBlock) -> StageBlock:
     """A stage without the keys that describe how it grows from the one before."""
-    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size", "ramp_steps")))
+    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "num_heads", "ramp_steps")))
 
 
 def _launch(schedule: Schedule, *stages: int) -> Any:
@@ -278,14 +284,14 @@ class _Shape(NamedTuple):
     num_layers: int
     num_heads: int
     head_width: int
-    ffn_size: int
+    ffn_tokens: int
 
 
 @lru_cache(maxsize=64)
-def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> TransformerConfig:
-    """The Transformer nearest to `model` in parameters, with its vocabulary and head width and nearly its aspect ratio.
+def equal_size_decoder(model: ModelConfig) -> DecoderConfig:
+    """The decoder nearest to `model` in parameters, with its vocabulary and head width and nearly its aspect ratio.
 
-    Tokenformers grow at constant width; a Transformer of the same size is wider and deeper, as usual in practice. Its
+    Tokenformers grow at constant width; a decoder of the same size is wider and deeper, as usual in practice. Its
     FFN is 4 times as wide as the model if that comes within `CLOSE` of the size, else 1 to 8 times. Heads are narrower
     only if no number of heads of the same width comes as close.
     """
@@ -295,14 +301,14 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
     def counts(num_heads: int, head_width: int) -> tuple[int, int, int]:
         """Numbers of parameters: outside the layers, in a layer without its FFN, per inner unit of an FFN."""
         one, two, wider = (
-            num_parameters(_config(model, _Shape(num_layers, num_heads, head_width, ffn_size)))
-            for num_layers, ffn_size in ((1, 1), (2, 1), (1, 2))
+            num_parameters(_config(model, _Shape(num_layers, num_heads, head_width, ffn_tokens)))
+            for num_layers, ffn_tokens in ((1, 1), (2, 1), (1, 2))
         )
         return 2 * one - two, two - wider, wider - one
 
     def size(shape: _Shape) -> int:
         outside, layer, ffn = counts(shape.num_heads, shape.head_width)
-        return outside + shape.num_layers * (layer + ffn * shape.ffn_size)
+        return outside + shape.num_layers * (layer + ffn * shape.ffn_tokens)
 
     def miss(shape: _Shape) -> float:
         return abs(math.log(size(shape) / target))
@@ -313,7 +319,7 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
         return _SKEW * skew + max(0.0, skew - math.log(2))
 
     def distance(shape: _Shape) -> float:
-        ffn_skew = abs(math.log(shape.ffn_size / (4 * shape.num_heads * shape.head_width)))
+        ffn_skew = abs(math.log(shape.ffn_tokens / (4 * shape.num_heads * shape.head_width)))
         return _MISS * miss(shape) + skew(shape) + _FFN_SKEW * ffn_skew
 
     def usual(head_width: int, around: int) -> Iterator[_Shape]:
@@ -331,8 +337,8 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
         """For every depth, a few shapes, each with the FFN (1 to 8 times the width) that brings it nearest in size."""
         for shape in usual(head_width, around=2):
             per_unit, width = counts(shape.num_heads, head_width)[2], shape.num_heads * head_width
-            ffn_size = round((target - size(shape._replace(ffn_size=0))) / (shape.num_layers * per_unit))
-            yield shape._replace(ffn_size=min(max(ffn_size, width), 8 * width))
+            ffn_tokens = round((target - size(shape._replace(ffn_tokens=0))) / (shape.num_layers * per_unit))
+            yield shape._replace(ffn_tokens=min(max(ffn_tokens, width), 8 * width))
 
     best, head_width = min(usual(model.head_width, around=1), key=lambda s: miss(s) + skew(s)), model.head_width
     while miss(best) > CLOSE and head_width >= 1:
@@ -343,13 +349,13 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
     return _config(model, best)
 
 
-def _config(model: TokenformerConfig | TransformerConfig, shape: _Shape) -> TransformerConfig:
-    return TransformerConfig(
-        vocab_size=model.vocab_size,
+def _config(model: ModelConfig, shape: _Shape) -> DecoderConfig:
+    shared = {"vocab_size", "norm", "norm_epsilon", "qk_norm", "tie_embeddings"}
+    shared |= {"rotary_fraction", "rotary_base", "rotary_scaling"}
+    return decoder_config(
         hidden_size=shape.num_heads * shape.head_width,
         num_heads=shape.num_heads,
         num_layers=shape.num_layers,
-        ffn_size=shape.ffn_size,
-        rotary_fraction=model.rotary_fraction,
-        rotary_base=model.rotary_base,
+        ffn_tokens=shape.ffn_tokens,
+        **{name: getattr(model, name) for name in shared},
     )

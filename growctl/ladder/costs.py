@@ -15,9 +15,9 @@ from growctl.ladder.datasets import DatasetSizes, MixturePart, epochs_after, mix
 from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.machines import Devices
 from growctl.schedule.blocks import Schedule, evaluation_length
-from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
+from model.shapes import ModelConfig
 from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.probe.records import MeasuredSteps
 
@@ -30,7 +30,7 @@ _OF_A_PLAN = (
 )
 """Fields that a `StageCost` takes from its plan as they are."""
 
-MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int, int]
+MeasuredSize = tuple[ModelConfig, int, int]
 """A model, its micro-batch size and its context. `plan --measure` times each once."""
 
 

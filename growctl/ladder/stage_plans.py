@@ -17,9 +17,10 @@ from typing import Any
 from growctl.ladder.sizes import Growth, attending, stage_models
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
-from model.config import TokenformerConfig, TransformerConfig, num_parameters
+from model.config import TokenformerConfig
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
+from model.shapes import ModelConfig, num_parameters
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
 
@@ -35,7 +36,7 @@ class StagePlan:
     name: str
     """The stage's name; for a release, `STAGE/release`."""
 
-    model: TokenformerConfig | TransformerConfig
+    model: ModelConfig
     """The model at the stage's end, fully ramped in or annealed. If it attends within documents, a run replaces its
     `document_end_id`."""
 
@@ -74,7 +75,7 @@ class StagePlan:
     """Steps over which tau moves to the published formula; None if it stays."""
 
     growth: Growth
-    """What the growth before the stage adds; empty for a transformer."""
+    """What the growth before the stage adds."""
 
     is_grown: bool
     """Whether a growth comes before the stage. Without one, it trains the model that it starts from on."""
@@ -120,15 +121,14 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     steps = stage_steps(schedule, steps_done)
     batches = [stage_batch(schedule, index) for index in range(len(steps))]
     positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
-    growth, plans = schedule.growth, []
+    growth, plans, newest = schedule.growth, [], schedule.base.model.newest_generation if schedule.base else 0
     for index, (stage, grown) in enumerate(zip(schedule.stages, models, strict=True)):
         model, batch, num_steps = attending(schedule, grown.final), batches[index], steps[index]
         attended_tokens = schedule.data.attended_at(batch.sequence_length)
         own_flops = forward_flops_per_token(model, attended_tokens).total
         recomputed = recomputed_flops_per_token(model, attended_tokens) if schedule.launch.recompute_every else 0.0
-        unfinished, newest = grown.tau == "ramp", index
-        if isinstance(grown.initial, TokenformerConfig) and isinstance(model, TokenformerConfig):
-            unfinished, newest = has_unfinished_ramps(grown.initial), model.newest_generation
+        only_widened = grown.growth.widen > 1 and newest == model.newest_generation  # all generations are old
+        newest = model.newest_generation
         ramp, anneal = (
             min(stage.ramp_steps or max(1, round(share * num_steps)), num_steps - 1)  # the last update comes at its end
             for share in (growth.ramp, growth.anneal)
@@ -149,8 +149,8 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 evaluation_flops_per_token=forward_flops_per_token(model, schedule.data.attended_at(measured_at)).total,
                 own_evaluation_flops_per_token=own_flops if batch.sequence_length != measured_at else None,
                 learning_rate=_learning_rate(schedule, steps, index),
-                generations=growth.rules(newest, num_steps) if grown.tau else (),
-                ramp_steps=ramp if unfinished else 0,
+                generations=growth.rules(newest + only_widened, num_steps) if grown.tau else (),
+                ramp_steps=ramp if _has_unfinished_ramps(grown.initial) else 0,
                 anneal_steps=anneal if grown.tau == "anneal" else None,
                 growth=grown.growth,
                 is_grown=grown.is_grown,
@@ -158,6 +158,10 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
             )
         )
     return plans
+
+
+def _has_unfinished_ramps(model: ModelConfig) -> bool:
+    return isinstance(model, TokenformerConfig) and has_unfinished_ramps(model)
 
 
 def total_flops(plans: list[StagePlan]) -> Flops:
@@ -320,7 +324,7 @@ def step_costs(schedule: Schedule) -> list[float]:
     return [step_flops(schedule, index, each.final).total for index, each in enumerate(stage_models(schedule))]
 
 
-def step_flops(schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig) -> Flops:
+def step_flops(schedule: Schedule, index: int, model: ModelConfig) -> Flops:
     """Training FLOPs of one optimizer step of stage `index`, which trains `model`."""
     batch = stage_batch(schedule, index)
     attended_tokens = schedule.data.attended_at(batch.sequence_length)

@@ -11,7 +11,7 @@ from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
-_OTHERS = ("official-growth", "transformer-scratch")  # controls of other methods
+_OTHERS = ("official-growth", "decoder-scratch")  # controls of other methods
 Trainers = Mapping[str, tuple[RunReport, StageReport]]  # of start checkpoints, by `RUN, stage STAGE`
 
 
@@ -73,7 +73,7 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     shapes = stages_of(run)
     for number, stage in enumerate(run.stages):
         shape = shapes[number - (stage.branch_of is not None)]  # a release has the shape of its stage
-        width = tuple(repr(shape.get(key)) for key in ("hidden_size", "attention_tokens", "ffn_tokens", "ffn_size"))
+        width = tuple(repr(shape.get(key)) for key in ("hidden_size", "attention_tokens", "ffn_tokens", "num_heads"))
         embedding, tokens = run.conditions["model.vocab_size"] * shape["hidden_size"], float(stage.train_tokens)
         if path and path[-1].num_parameters == stage.num_parameters:
             tokens += path.pop().tokens

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 from rich.console import Console, Group
@@ -378,10 +379,16 @@ def added_words(growth: Growth) -> str:
         if growth.layer_tokens:
             words[0] += " with {} tokens in Q, K, V and O, {} in the FFN".format(*growth.layer_tokens)
     if growth.adds_tokens:
-        up_to = "up to " if len(set(zip(growth.attention_tokens, growth.ffn_tokens, strict=True))) > 1 else ""
-        most, most_ffn = max(growth.attention_tokens), max(growth.ffn_tokens)
-        words.append(f"{up_to}+{most} tokens in Q, K, V and O, +{most_ffn} in the FFN of every old layer")
-    return "; ".join(words) or "a transformer's width and depth"
+        sizes = set(zip_longest(growth.attention_tokens, growth.ffn_tokens, fillvalue=0))
+        up_to = "up to " if len(sizes) > 1 else ""
+        most, most_ffn = max(growth.attention_tokens, default=0), max(growth.ffn_tokens)
+        attention = f"+{most} tokens in Q, K, V and O, " if most else ""
+        words.append(f"{up_to}{attention}+{most_ffn} in the FFN of every old layer")
+    if growth.heads:
+        words.append(f"+{counted(growth.heads, 'head')} in every layer")
+    if growth.widen > 1:
+        words.append(f"{growth.widen} times the width")
+    return "; ".join(words)
 
 
 def make_screen(console: Console) -> Screen:

@@ -16,7 +16,6 @@ from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.start_block import BaseBlock
-from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
 from stages.checkpoint.manifest import history_of, manifest_hash, read_manifest, verify_checkpoint
@@ -151,14 +150,10 @@ def _grow_or_link(schedule: Schedule, plan: StagePlan, source: Path, output: Pat
     if not plan.is_grown:
         link_checkpoint(source, output)
         return
-    from stages.grow.expand import expand, expand_transformer
+    from stages.grow.expand import expand
 
     screen.growing(plan)
-    growth, seed = schedule.growth, schedule.seed
-    if isinstance(plan.model, TransformerConfig):
-        expand_transformer(source, output, plan.model, depth=growth.depth, copy_noise=growth.copy_noise, seed=seed)
-    else:
-        expand(source, output, **plan.growth._asdict(), policy=growth.policy(), seed=seed)
+    expand(source, output, **plan.growth._asdict(), policy=schedule.growth.policy(), seed=schedule.seed)
 
 
 def growth_message(plan: StagePlan, stage: StagePaths, before: float | None, after: float) -> str | None:

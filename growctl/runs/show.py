@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
-from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
-from model.parameter_names import TokensName
+from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig
+from model.parameter_names import PartName
 from model.policy import one_if_equal
 from model.precision import Precision
+from model.shapes import num_parameters, parameter_shapes
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted
@@ -51,9 +52,9 @@ class CheckpointFacts:
     num_parameters: int
     """All parameters; the tied embedding counts once."""
     other_parameters: int
-    """Parameters that are not parameter tokens: embedding and norms, and for a Transformer everything."""
+    """Parameters that are not parameter tokens: embedding and norms, and for a decoder everything."""
     generations: tuple[GenerationFacts, ...]
-    """Empty for a Transformer."""
+    """Empty for a decoder."""
     validation_loss: float | None
     """Nats per token, measured when the checkpoint was made; else the last one measured before."""
     by_source: dict[str, SourceEvaluation]
@@ -119,7 +120,7 @@ def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> Checkpoint
 def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:
     parameters: Counter[int] = Counter()
     for name, shape in parameter_shapes(model).items():
-        if tokens := TokensName.parse(name):
+        if tokens := PartName.parse(name):
             parameters[tokens.generation] += math.prod(shape)
     return tuple(
         GenerationFacts(

@@ -22,7 +22,8 @@ from growctl.schedule.training_blocks import (
     SamplesBlock,
     TrainingBlock,
 )
-from model.config import ScoreFunction
+from model.config import Norm, RotaryScaling, ScoreFunction
+from model.decoder_config import Activation
 from model.strict import example
 from stages.spec import Anomalies
 
@@ -38,24 +39,78 @@ StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
 """Like RUN_NAME, but as long as files allow: a control's name adds its kind, a stage, a budget and a peak."""
 
+SHARED_KEYS = (
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_width",
+    "norm",
+    "norm_epsilon",
+    "qk_norm",
+    "tie_embeddings",
+    "rotary_fraction",
+    "rotary_base",
+    "rotary_scaling",
+)
+"""Keys of `model` that are fields of both families' configurations."""
+DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "ffn_bias")
+"""Those of a decoder's alone."""
+
+
+class RotaryScalingBlock(Block):
+    """The scaling of a rotary embedding that a model trains with, such as that of an imported one."""
+
+    kind: Annotated[Literal["linear", "llama3"], example("llama3")]
+    """linear: all frequencies are divided by the factor. llama3: only slow ones are."""
+    factor: Annotated[PositiveFloat, example(8.0, "pure number")]
+    """What frequencies are divided by."""
+    trained_length: Annotated[Count, example(8192, "data tokens")]
+    """Context length that the model was trained with before it was scaled."""
+    low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
+    """llama3: below so many turns, frequencies are divided by the whole factor."""
+    high_turns: Annotated[PositiveFloat, example(4.0, "turns in trained_length")] = 4.0
+    """llama3: above so many turns, frequencies stay."""
+
 
 class ModelBlock(Block):
     """The model: the settings that all stages of a run share."""
 
-    family: Annotated[Literal["tokenformer", "transformer"], example("tokenformer")] = "tokenformer"
-    """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
+    family: Annotated[Literal["tokenformer", "decoder"], example("tokenformer")] = "tokenformer"
+    """tokenformer: all linear layers of a block are Pattentions. decoder: they are linear, as in GPT-NeoX or Llama."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
     """Blocks, one after another, before any stage changes the depth. 0, for a tokenformer: only the embedding, the
     final norm and the output head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Annotated[Width, example(4, "heads")]
-    """Attention heads; must divide hidden_size."""
+    """Attention heads; must divide hidden_size unless head_width is set."""
+    num_kv_heads: Annotated[Width | None, example(2, "heads")] = None
+    """Heads of keys and values; each serves a group of attention heads. Must divide num_heads, which is the default."""
+    head_width: Annotated[Width | None, example(64, "dimensions")] = None
+    """Width of a head; by default hidden_size / num_heads."""
+    norm: Annotated[Norm, example("rmsnorm")] = "layernorm"
+    """The norms of the residual stream."""
+    norm_epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-5
+    """What the norms add to the mean square before they divide by its root."""
+    qk_norm: Annotated[bool, example(True)] = False
+    """Whether queries and keys get an RMSNorm over each head."""
+    tie_embeddings: Annotated[bool, example(False)] = True
+    """Whether the output head is the embedding."""
+    ffn_tokens: Annotated[Count | None, example(3072, "units")] = None
+    """Units of a decoder's FFN, before any stage changes them."""
+    activation: Annotated[Activation, example("swiglu")] = "gelu"
+    """Activation of a decoder's FFN. swiglu has a third matrix, a gate."""
+    parallel_residual: Annotated[bool, example(True)] = False
+    """Whether attention and FFN of a decoder's block read the same input, as in GPT-NeoX."""
+    qkv_bias: Annotated[bool, example(False)] = True
+    """Whether a decoder's queries, keys and values have biases."""
+    output_bias: Annotated[bool, example(False)] = True
+    """Whether the output of a decoder's attention has a bias."""
+    ffn_bias: Annotated[bool, example(False)] = True
+    """Whether a decoder's FFN has biases."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
     """Rows of the embedding; by default `data.vocab_size`, or the entries of the tokenizer if the text is a prepared
     dataset. Required with `data.tokenizer` for other texts."""
-    ffn_size: Annotated[Width | None, example(3072, "dimensions")] = None
-    """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns the products of inputs and keys into weights of the values. l2_norm_gelu: L2 norm, then
     GELU. gelu_l2_norm: GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
@@ -63,6 +118,17 @@ class ModelBlock(Block):
     """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
     rotary_base: Annotated[PositiveFloat, example(500_000.0, "pure number")] = 10000.0
     """Base of the rotary embedding's wavelengths; a larger one suits longer contexts."""
+    rotary_scaling: Annotated[
+        RotaryScalingBlock | None, example({"kind": "linear", "factor": 4.0, "trained_length": 2048})
+    ] = None
+    """Scaling of the rotary embedding; by default none."""
+
+    def shared(self) -> dict[str, Any]:
+        """Its values for `model.config`: those that both families have and, of a decoder, its own."""
+        keys = SHARED_KEYS if self.family == "tokenformer" else SHARED_KEYS + DECODER_KEYS
+        given = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        scaling = {"rotary_scaling": RotaryScaling(**self.rotary_scaling.model_dump())} if self.rotary_scaling else {}
+        return given | scaling
 
 
 class ReleaseBlock(Block):
@@ -81,16 +147,18 @@ class StageBlock(Block):
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
     """Parameter tokens in each of Q, K, V and O; by default as in the stage before."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
-    """Parameter tokens in the FFN; by default as in the stage before."""
+    """Parameter tokens in the FFN, or units of a decoder's; by default as in the stage before, or more with a decoder's
+    width."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
     """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
     """Depth from this stage on; by default as in the stage before. New layers start as the identity and are placed by
     `growth.depth`."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
-    """Width of a transformer from this stage on; heads keep their width. It grows by whole factors."""
-    ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None
-    """Inner width of a transformer's MLP from this stage on; by default, and at least, in proportion to the width."""
+    """Width of a decoder from this stage on: a whole multiple of that before. The number of heads grows with it, and
+    they keep their width."""
+    num_heads: Annotated[Width | None, example(16, "heads")] = None
+    """Attention heads of a decoder from this stage on, in whole groups; by default as before."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
     """Budget in data tokens, rounded to whole steps. Set this, train_steps or until."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
@@ -122,7 +190,7 @@ class StageBlock(Block):
 
 ControlKind = Literal[
     "tokenformer-scratch",
-    "transformer-scratch",
+    "decoder-scratch",
     "best-scratch",
     "scratch-of-each-size",
     "single-jump",
@@ -135,7 +203,7 @@ class ControlBlock(Block):
     """A kind of run that growctl generates to compare the ladder with."""
 
     kind: Annotated[ControlKind, example("best-scratch")]
-    """tokenformer-scratch: the last stage's size from scratch. transformer-scratch: the Transformer nearest to it in
+    """tokenformer-scratch: the last stage's size from scratch. decoder-scratch: the decoder nearest to it in
     parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
     every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
     last size in one growth. official-growth: the same ladder, grown as the official code grows it. ungrown: the

@@ -18,15 +18,15 @@ from pydantic.json_schema import SkipJsonSchema
 from growctl.find_checkpoint import find_checkpoint, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.fields import Block
-from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import UserError
 from model.policy import TauPolicy
+from model.shapes import ModelConfig, num_parameters
 from model.strict import example
 from stages.checkpoint.lineage import HistoryEntry, TrainingRecord, recipe_of
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, verify_checkpoint
 from stages.spec import MixtureSpan, Packing
 
-_MODEL: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)
+_MODEL: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 
 
 class BaseBlock(Block):
@@ -80,7 +80,7 @@ class BaseBlock(Block):
         return value
 
     @property
-    def model(self) -> TokenformerConfig | TransformerConfig:
+    def model(self) -> ModelConfig:
         """Its model configuration."""
         return _parsed(self.model_json)
 
@@ -123,7 +123,7 @@ class StartBlock(Block):
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> TokenformerConfig | TransformerConfig:
+def _parsed(text: str) -> ModelConfig:
     return _MODEL.validate_json(text)
 
 

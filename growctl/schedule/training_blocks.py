@@ -206,7 +206,7 @@ class GrowthBlock(GrowthPolicy):
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
-        """growctl/ladder/checks.py rejects combinations: `copy_noise` has a meaning for transformers too."""
+        """growctl/ladder/checks.py rejects combinations: `copy_noise` has a meaning for decoders too."""
         return self
 
     @model_validator(mode="before")

@@ -30,6 +30,7 @@ COMMANDS = {
     "expand": "growctl.runs.show:WrittenCheckpoint",
     "export": "stages.huggingface.record:HuggingFaceExport",
     "generate": "stages.generate.settings:GeneratedText",
+    "import-huggingface": "growctl.runs.show:WrittenCheckpoint",
     "import-official": "growctl.runs.show:WrittenCheckpoint",
     "inspect": "growctl.evaluate.inspection:InspectDocument",
     "law-fit": "growctl.law.formula:Law",

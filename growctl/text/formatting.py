@@ -63,10 +63,10 @@ def wrapped(text: str, width: int) -> str:
 
 
 def growth_words(growth: "GrowthRecord") -> str:
-    """How a checkpoint was grown, for example `init matched, tau ramp`; `in width` if that is all that grew.
+    """How a checkpoint was grown, for example `init matched, tau ramp`; of a decoder, its depth alone.
 
     `depth` is a choice only where there are new layers.
     """
     policy = growth.policy.model_dump() if growth.policy else {"depth": growth.depth}
     keys = ("init", "tau", "depth") if growth.new_layers else ("init", "tau")
-    return ", ".join(f"{key} {policy[key]}" for key in keys if key in policy) or "in width"
+    return ", ".join(f"{key} {policy[key]}" for key in keys if key in policy) or "new units"

@@ -182,20 +182,26 @@ class GrowthRecord(Strict):
     layer."""
 
     ffn_tokens: int | list[int] = 0
-    """The same for the FFN."""
+    """The same for the FFN, or its units in a decoder."""
+
+    heads: int = 0
+    """Query heads that each layer of a decoder gained."""
 
     new_layers: int = 0
     new_layer_positions: list[int] = []
     """Counted from 0 in the order of the forward pass."""
 
+    widen: int = 1
+    """The factor on a decoder's width."""
+
     policy: GrowthPolicy | None = None
-    """None for a Transformer."""
+    """None for a decoder."""
 
     depth: Depth | None = None
-    """Where a Transformer's new layers went; None if it has none."""
+    """Where a decoder's new layers went; None if it has none."""
 
     copy_noise: float = 0.0
-    """On a widened Transformer's weights, relative to their root mean square."""
+    """On a widened decoder's weights, relative to their root mean square."""
 
     preserves: bool
     """Whether the growth claims to preserve the function."""
@@ -208,7 +214,10 @@ class ImportRecord(Strict):
 
     layout: str
     weights: str | None = None
-    """The file's name."""
+    """The name of the file, or of the model on the Hugging Face Hub."""
+
+    check: str | None = None
+    """How the logits compare with those of the program that the model comes from; None if there is no comparison."""
 
 
 class Lineage(Strict):

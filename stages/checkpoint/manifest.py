@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
+from model.shapes import ModelConfig, num_parameters
 from model.strict import Strict
 from stages.checkpoint.files import FileEntry, OnBytes, hash_file
 from stages.checkpoint.lineage import History, ImportRecord, Lineage, TrainingCost, extended, hash_of
@@ -33,6 +33,9 @@ class TextFacts(Strict):
 
     context_length: PositiveInt | None = None
     """Tokens of a training sequence. The model has seen no position beyond it. None: not known."""
+
+    begin_of_text: str | None = None
+    """What the tokenizer of an imported model puts before each text. growctl encodes texts without it."""
 
     end_of_text: str | None = None
     """The special token between documents."""

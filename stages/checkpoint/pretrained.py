@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from model.config import num_parameters
 from model.language_model import LanguageModel, bare_model
+from model.shapes import num_parameters
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.lineage import ImportRecord

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import parameter_shapes
 from model.errors import Failure, UserError
 from model.growth import ParameterState
 from model.parameter_names import group_kind, has_muon
+from model.shapes import parameter_shapes
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters

@@ -21,10 +21,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
 from model.memory import FLOAT32, ActivationMemory
 from model.parameter_names import GROUP_KINDS, OptimizerName, generation_of, group_kind
 from model.precision import BYTES, DeviceType, Precision
+from model.shapes import ModelConfig, num_parameters, parameter_shapes
 from stages.spec import Offload, ZeroStage, evaluation_batch
 
 REDUCE_BUCKET = 500_000_000
@@ -68,7 +68,7 @@ class Memory:
 
 
 def engine_checkpoint_bytes(
-    config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName, zero_stage: ZeroStage, precision: Precision
+    config: ModelConfig, optimizer: OptimizerName, zero_stage: ZeroStage, precision: Precision
 ) -> int:
     """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights.
 
@@ -79,7 +79,7 @@ def engine_checkpoint_bytes(
     return parameters_checkpoint_bytes(config, optimizer) + weights
 
 
-def parameters_checkpoint_bytes(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName) -> int:
+def parameters_checkpoint_bytes(config: ModelConfig, optimizer: OptimizerName) -> int:
     """Size of a checkpoint at the end of a stage: value and moments of every parameter in float32.
 
     What Muon updates has one moment instead of two.
@@ -98,7 +98,7 @@ class TrainingMemory:
 
     def __init__(
         self,
-        config: TokenformerConfig | TransformerConfig,
+        config: ModelConfig,
         *,
         zero_stage: ZeroStage,
         world_size: int,
@@ -162,7 +162,7 @@ class _Engine:
 
     def __init__(
         self,
-        config: TokenformerConfig | TransformerConfig,
+        config: ModelConfig,
         zero_stage: ZeroStage,
         world_size: int,
         b: int,
@@ -200,9 +200,7 @@ class _Engine:
         if offload:
             self._move_to_host(zero_stage, b, share, largest)
 
-    def _add_muon(
-        self, config: TokenformerConfig | TransformerConfig, zero_stage: ZeroStage, b: int, world_size: int
-    ) -> None:
+    def _add_muon(self, config: ModelConfig, zero_stage: ZeroStage, b: int, world_size: int) -> None:
         groups, largest = _muon_matrices(config)
         share, copy = FLOAT32 * math.ceil(sum(groups) / world_size), FLOAT32 * largest
         if zero_stage == 2 or (zero_stage == 1 and b == FLOAT32):  # the momentum is kept twice, and the updates
@@ -236,7 +234,7 @@ class _Engine:
         self.optimizer = self.updating = 0
 
 
-def _groups(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName) -> dict[tuple[int, str], int]:
+def _groups(config: ModelConfig, optimizer: OptimizerName) -> dict[tuple[int, str], int]:
     """The elements of each parameter group that stages/engine/engine.py makes, in its order."""
     groups: Counter[tuple[int, int]] = Counter()
     for name, shape in parameter_shapes(config).items():
@@ -244,14 +242,14 @@ def _groups(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerN
     return {(generation, GROUP_KINDS[kind]): size for (generation, kind), size in sorted(groups.items())}
 
 
-def _muon_matrices(config: TokenformerConfig | TransformerConfig) -> tuple[list[int], int]:
+def _muon_matrices(config: ModelConfig) -> tuple[list[int], int]:
     """The elements of Muon's parameter groups, and of its largest matrix."""
     shapes = parameter_shapes(config).items()
     sizes = [math.prod(shape) for name, shape in shapes if group_kind(name, len(shape), "muon") == "muon"]
     return [size for (_, kind), size in _groups(config, "muon").items() if kind == "muon"], max(sizes, default=0)
 
 
-def _reduced_at_once(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName, b: int) -> int:
+def _reduced_at_once(config: ModelConfig, optimizer: OptimizerName, b: int) -> int:
     """Bytes of the most that BF16_Optimizer reduces at once. It joins parameter groups until they exceed the bucket."""
     most = elements = members = 0
     for size in _groups(config, optimizer).values():

@@ -121,7 +121,7 @@ class GrowctlLM(TemplateLM):
         device = model.embedding.weight.device
         with torch.inference_mode():
             x_MD = model.hidden_states(input_BT.to(device))[is_target_BT.to(device)]
-            weight_VD = model.embedding.weight[: self._checkpoint.num_token_ids]
+            weight_VD = model.head_weight[: self._checkpoint.num_token_ids]
             scores = token_scores(x_MD, weight_VD, torch.tensor(targets, dtype=torch.int64, device=device))
         losses = scores.loss_M.double().cpu().split(counts)
         likeliest = scores.is_likeliest_M.cpu().split(counts)

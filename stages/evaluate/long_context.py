@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
+from model.config import RotaryScaling
 from model.errors import UserError
-from model.rotary_scaling import RotaryScaling, ScalingKind
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.data.tokens import Int64Array
@@ -31,7 +32,7 @@ def context_losses(
     files: Sequence[Path],
     contexts: Sequence[int],
     *,
-    kind: ScalingKind | None,
+    kind: Literal["linear", "ntk", "yarn"] | None,
     trained_length: int,
     max_tokens: int,
     on_progress: OnProgress = lambda fraction: None,
@@ -58,7 +59,9 @@ def context_losses(
     for number, context in enumerate(contexts):
         on_progress(number / len(contexts))
         factor = context / trained_length
-        scaling = RotaryScaling(kind, factor, trained_length) if kind and factor > 1 else None
+        scaling = (
+            RotaryScaling(kind=kind, factor=factor, trained_length=trained_length) if kind and factor > 1 else None
+        )
         measured = _measured(checkpoint, tokens, context, scaling, max(1, batch_tokens // context))
         for metric, value, num_tokens in measured:
             yield Score(task=f"context-{context}", metric=metric, value=value, num_samples=num_tokens)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from model.config import RotaryScaling
 from model.errors import Failure, UserError
 from model.loss import IGNORED, token_scores
-from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.data.dataset import dataset_parts, read_dataset_manifest
@@ -151,7 +151,7 @@ def position_losses(
         input_ids_BT, targets_BT = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in batch)
         with torch.inference_mode():
             x_BTD = model.hidden_states(input_ids_BT, rotary_scaling=rotary_scaling)
-            weight_VD = model.embedding.weight[: checkpoint.num_token_ids]
+            weight_VD = model.head_weight[: checkpoint.num_token_ids]
             scores = token_scores(x_BTD.flatten(0, 1), weight_VD, targets_BT.flatten())
             loss_BT = scores.loss_M.view_as(targets_BT).double()
         length = loss_BT.shape[1]

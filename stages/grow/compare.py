@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.precision import ComparisonDtype
+from model.shapes import num_parameters
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, require_parameters
 from stages.data.dataset import read_dataset_manifest

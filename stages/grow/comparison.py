@@ -12,7 +12,7 @@ TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
 logit.
 
 Checkpoints hold float32. In float64, growths that add zeros or divide by a power of two differed by 2e-15 at most.
-Dividing by 3 or 7 (copies, widened Transformers) rounds every stored quotient, which alone gave up to 1.3e-7.
+Dividing by 3 or 7 (copies, widened decoders) rounds every stored quotient, which alone gave up to 1.3e-7.
 Running in float32 gave up to 1.1e-6 for any growth (12 layers, untrained). Noise of 0.1 % on copies gave 1e-3.
 """
 

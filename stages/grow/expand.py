@@ -6,15 +6,16 @@ hash whenever it reads a value, and `growctl verify --integrity` checks all of t
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
-from model.depth import COPYING, Depth
-from model.errors import UserError
-from model.growth import added_parameters, draw_added
+from model.decoder_config import DecoderConfig
+from model.decoder_growth import widened_decoder
+from model.depth import COPYING
+from model.growth import draw_added, root_mean_square
 from model.policy import (
     GrowthPolicy,
     ffn_tokens_in_proportion,
@@ -25,7 +26,8 @@ from model.policy import (
     shrink_config,
     tokens_by_layer,
 )
-from model.transformer_growth import grow_transformer
+from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from model.widening import widened
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
@@ -46,20 +48,21 @@ def expand(
     *,
     attention_tokens: int | Sequence[int] = 0,
     ffn_tokens: int | Sequence[int] | None = None,
+    heads: int = 0,
     new_layers: int = 0,
     layer_tokens: tuple[int, int] | None = None,
+    widen: int = 1,
     policy: GrowthPolicy | None = None,
     seed: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Writes `output`, the checkpoint `source` with one more generation of parameter tokens, and returns its manifest.
+    """Writes `output`, the checkpoint `source` with one more generation of parameters, and returns its manifest.
 
-    Adds `attention_tokens` to each of Q, K, V and O, and `ffn_tokens` to each FFN (None: in the layer's own
-    proportion). Both are one number for all layers, or one per layer. Adds `new_layers` with `layer_tokens` (attention,
-    FFN) in each, by default as many as the layer before it has. `policy` decides how the new tokens start, what happens
-    to tau and where the new layers go; by default the function does not change. Old values and moments are hard links
-    to the old files. New moments are zeros, in groups whose step starts at 0. `seed` defaults to the checkpoint's.
-    `on_progress(done, total)` counts new parameters.
+    What is added is as in `grow_config`; FFN tokens of a Tokenformer default to each layer's own proportion. `policy`
+    decides how new tokens start, what happens to tau and where new layers go; by default the function does not change.
+    Old values and moments are hard links to the old files. New moments are zeros, in groups whose step starts at 0. A
+    decoder that is widened gets new files, and its optimizer starts fresh. `seed` defaults to the checkpoint's.
+    `on_progress(done, total)` counts written parameters.
 
     Raises CheckpointError if `source` is not a complete `parameters` checkpoint or `output` exists, and UserError if
     the growth itself is invalid. Partial output is deleted.
@@ -67,99 +70,68 @@ def expand(
     source, output, policy = Path(source), Path(output), policy or GrowthPolicy()
     parent = _parent(source)
     if ffn_tokens is None:
-        ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
-    model = grow_config(
-        parent.model,
-        attention_tokens=attention_tokens,
-        ffn_tokens=ffn_tokens,
-        new_layers=new_layers,
-        layer_tokens=layer_tokens,
-        policy=policy,
-    )
-    assert isinstance(parent.model, TokenformerConfig)
+        ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens) or 0
+    added: dict[str, Any] = {"attention_tokens": attention_tokens, "ffn_tokens": ffn_tokens, "heads": heads}
+    added |= {"new_layers": new_layers, "layer_tokens": layer_tokens, "widen": widen}
+    model = grow_config(parent.model, **added, policy=policy)
     seed = parent.seed if seed is None else seed
-    total = len(added_parameters(parent.model, model))
+    old, value = parent.model, partial(_value, source, parent)
+    if isinstance(old, DecoderConfig) and widen != 1:
+        narrow, old = old, widened_decoder(old, widen)
 
-    read = partial(_value, source, parent)
+    def read(name: str) -> Tensor:
+        if old is parent.model:
+            return value(name)
+        return widened(name, value(name), narrow, widen, policy.copy_noise, seed)
 
     def rms_of(name: str) -> float:
+        if old is not parent.model:
+            return root_mean_square(read(name))
         recorded = parent.files[parameter_file(name)].rms
         assert recorded is not None, f"{source}: no RMS of {name}"  # `write_parameter` records it
         return recorded
 
+    drawn = draw_added(old, model, seed, policy, read, rms_of)
+    wide = () if old is parent.model else ((name, read(name)) for name in parameter_shapes(old))
+    total = len(parameter_shapes(model)) - (len(parameter_shapes(old)) if old is parent.model else 0)
     with whole_directory(output) as staging:
-        files = _linked(source, staging, parent, set(parent.files))
-        added = draw_added(parent.model, model, seed, policy, read, rms_of)
-        files |= write_parameters(staging, added, on_progress and (lambda done: on_progress(done, total)))
-        attention, ffn = (tokens_by_layer(tokens, parent.model.num_layers) for tokens in (attention_tokens, ffn_tokens))
+        files = _linked(source, staging, parent, {*parent.files} if old is parent.model else {TOKENIZER_NAME})
+        files |= write_parameters(staging, chain(wide, drawn), on_progress and (lambda done: on_progress(done, total)))
+        attention, ffn = (tokens_by_layer(tokens or 0, old.num_layers) for tokens in (attention_tokens, ffn_tokens))
+        is_decoder, own = isinstance(old, DecoderConfig), dict[str, Any](policy=policy)
+        if is_decoder:
+            own = {"depth": policy.depth if new_layers else None, "copy_noise": policy.copy_noise if widen > 1 else 0.0}
         growth = GrowthRecord(
             attention_tokens=one_if_equal(attention),
             ffn_tokens=one_if_equal(ffn),
+            heads=heads,
             new_layers=new_layers,
             new_layer_positions=[
-                position for position, block_id in enumerate(model.block_ids) if block_id not in parent.model.block_ids
+                position for position, block_id in enumerate(model.block_ids) if block_id not in old.block_ids
             ],
-            policy=policy,
-            preserves=preserves(
-                policy,
-                model.score_function,
-                published=is_published(parent.model),
-                adds_tokens=any((*attention, *ffn)),
-                adds_layers=new_layers > 0,
-            ),
+            widen=widen,
+            **own,
+            preserves=_preserves(parent.model, policy, any((*attention, *ffn)), new_layers > 0),
             seed=seed,
         )
-        group_steps = parent.group_steps if policy.moments == "keep" else {}
+        keeps = policy.moments == "keep" and old is parent.model
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
-        determined_by = {
-            "policy": policy.model_dump(mode="json", exclude=no_effect),
+        how = own if is_decoder else {"policy": policy.model_dump(mode="json", exclude=no_effect)}
+        determined_by = how | {
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }
+        group_steps = parent.group_steps if keeps else {}
         return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
 
 
-def expand_transformer(
-    source: Path,
-    output: Path,
-    model: TransformerConfig,
-    *,
-    depth: Depth = "append",
-    copy_noise: float = 0.0,
-    seed: int | None = None,
-) -> Manifest:
-    """Writes `output`, the Transformer checkpoint `source` grown to `model`, and returns its manifest.
-
-    It attends within documents if `source` does, whatever `model` says. All parameters are new files, and the optimizer
-    starts fresh. `depth` and `copy_noise` are those of `grow_transformer`. Raises the same errors as `expand`.
-    """
-    source, output = Path(source), Path(output)
-    parent = _parent(source)
-    if not isinstance(parent.model, TransformerConfig):
-        raise UserError(f"{source} is a {parent.model.family}; only a transformer can grow to a transformer's sizes")
-    seed = parent.seed if seed is None else seed
-    model = model.model_copy(update={"document_end_id": parent.model.document_end_id})
-
-    read = partial(_value, source, parent)
-    grown = grow_transformer(parent.model, model, read, depth=depth, noise=copy_noise, seed=seed)
-    new_layers = model.num_layers - parent.model.num_layers
-    with whole_directory(output) as staging:
-        files = _linked(source, staging, parent, {TOKENIZER_NAME})
-        files |= write_parameters(staging, grown)
-        growth = GrowthRecord(
-            new_layers=new_layers,
-            depth=depth if new_layers else None,
-            copy_noise=copy_noise,
-            preserves=not new_layers or depth not in COPYING,
-            seed=seed,
-        )
-        determined_by = {
-            "depth": growth.depth,
-            "copy_noise": copy_noise,
-            "model": hash_of(model.model_dump(mode="json")),
-            "seed": seed,
-        }
-        return _finish(output, source, parent, "expand", model, files, {}, determined_by, growth)
+def _preserves(old: ModelConfig, policy: GrowthPolicy, adds_tokens: bool, adds_layers: bool) -> bool:
+    """Whether a growth of `old` computes the same function, up to rounding."""
+    if isinstance(old, DecoderConfig):
+        return not (adds_layers and policy.depth in COPYING)
+    return preserves(
+        policy, old.score_function, published=is_published(old), adds_tokens=adds_tokens, adds_layers=adds_layers
+    )
 
 
 def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:
@@ -205,7 +177,7 @@ def _finish(
     source: Path,
     parent: Manifest,
     operation: Making,
-    model: TokenformerConfig | TransformerConfig,
+    model: ModelConfig,
     files: dict[str, FileEntry],
     group_steps: dict[str, int],
     determined_by: dict[str, Any],

@@ -1,7 +1,7 @@
 """Exports a checkpoint as a folder that Hugging Face Transformers loads.
 
-A Tokenformer brings its own code (stages/huggingface/code). A Transformer baseline is a GPT-NeoX, which
-Transformers knows.
+A Tokenformer brings its own code (stages/huggingface/code). A decoder becomes a class that Transformers has
+(stages/huggingface/decoders.py).
 """
 
 import json
@@ -16,14 +16,15 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.tokenformer import Tokenformer
-from model.transformer import Transformer
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.pretrained import Pretrained
 from stages.huggingface import code
-from stages.huggingface.layouts import neox_settings, neox_tensors, tokenformer_settings, tokenformer_tensors
+from stages.huggingface.decoders import decoder_settings, decoder_tensors, rope_parameters
+from stages.huggingface.layouts import tokenformer_settings, tokenformer_tensors
 from stages.huggingface.record import ExportDtype, HuggingFaceExport, LogitsCheck
 from stages.huggingface.same_logits import check_logits
 
@@ -49,7 +50,7 @@ def export_huggingface(
     installed, it must compute the model's logits from the float32 weights, before they are rounded to `dtype`.
 
     Raises UserError if `directory` exists, the model cannot be exported, or there is no context length; DiskFull if
-    there is no space; ExportDiffers if the check fails. Nothing is left behind then.
+    there is no space; LogitsDiffer if the check fails. Nothing is left behind then.
     """
     if not pretrained.model.config.num_layers:
         raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
@@ -68,11 +69,12 @@ def export_huggingface(
     if isinstance(pretrained.model, Tokenformer):
         settings, tensors = tokenformer_settings(pretrained.model), tokenformer_tensors(pretrained.model)
     else:
-        assert isinstance(pretrained.model, Transformer)
-        settings, tensors = neox_settings(pretrained.model.config), neox_tensors(pretrained.model)
+        config = pretrained.model.config
+        assert isinstance(config, DecoderConfig)
+        settings, tensors = decoder_settings(config), decoder_tensors(dict(pretrained.model.named_parameters()), config)
     num_values = sum(tensor.numel() for tensor in tensors.values())
     own_code = "auto_map" in settings
-    texts = {"config.json": _as_json(_common(pretrained, length, dtype) | settings)} | _text_files(pretrained, length)
+    texts = {"config.json": _as_json(settings | _common(pretrained, length, dtype))} | _text_files(pretrained, length)
     if own_code:
         texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
     with whole_directory(directory, torch.float32.itemsize * num_values) as staging:
@@ -80,7 +82,9 @@ def export_huggingface(
         weights = _write_weights(staging, tensors, torch.float32, max_shard_bytes)
         logits_check = LogitsCheck(not_checked="--no-check")
         if check:
-            logits_check = check_logits(staging, pretrained.model, pretrained.num_token_ids, length)
+            logits_check = check_logits(
+                staging, pretrained.model, pretrained.num_token_ids, length, what="the export", own_code=own_code
+            )
         if dtype != "float32":
             for name in weights:
                 (staging / name).unlink()
@@ -103,21 +107,12 @@ def export_huggingface(
 
 
 def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
-    """The part of `config.json` that both architectures share. Batches are padded with the end of text."""
-    config, end = pretrained.manifest.model, pretrained.text.end_of_text_id
+    """The part of `config.json` that all models share. Batches are padded with the end of text."""
+    end = pretrained.text.end_of_text_id
     return {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
         "max_position_embeddings": context_length,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": config.rotary_base,
-            "partial_rotary_factor": config.rotary_fraction,
-        },
+        "rope_parameters": rope_parameters(pretrained.manifest.model),
         "use_cache": True,
-        "tie_word_embeddings": True,
         "dtype": dtype,
         "bos_token_id": None,
         "eos_token_id": end,

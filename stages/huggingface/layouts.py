@@ -1,29 +1,13 @@
-"""Models as tensors and settings of Transformers: a Tokenformer for the code that its export holds
-(stages/huggingface/code), a Transformer baseline as GPT-NeoX.
-
-Without its parallel residual and with tied embeddings, GPT-NeoX is the baseline block by block. Only the rows of the
-joined projection to queries, keys and values are in another order.
-"""
+"""A Tokenformer as settings and tensors for the code that its export holds (stages/huggingface/code)."""
 
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from model.config import PATTENTIONS, TransformerConfig
+from model.config import PATTENTIONS
 from model.pattention import Pattention, TokenGroup, joined
 from model.tokenformer import Tokenformer
-from model.transformer import Transformer
-
-NEOX_NAMES = {
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attention_input": "attention.query_key_value",
-    "projection": "attention.dense",
-    "ffn_input": "mlp.dense_h_to_4h",
-    "ffn_output": "mlp.dense_4h_to_h",
-}
-"""What GPT-NeoX calls the modules of a block."""
 
 
 def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
@@ -47,7 +31,16 @@ def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
             "AutoModel": "modeling_tokenformer.TokenformerModel",
             "AutoModelForCausalLM": "modeling_tokenformer.TokenformerForCausalLM",
         },
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_width,
+        "norm": config.norm,
         "layer_norm_eps": config.norm_epsilon,
+        "qk_norm": config.qk_norm,
+        "tie_word_embeddings": config.tie_embeddings,
         "initializer_range": 0.02,
         "score_function": config.score_function,
         "pattentions": groups,
@@ -68,39 +61,9 @@ def tokenformer_tensors(model: Tokenformer) -> dict[str, Tensor]:
             place = f"model.layers.{i}.{'' if name == 'ffn' else 'attention.'}{name}"
             tensors[f"{place}.key_tokens"] = torch.cat([joined(g.keys, g.key_ramps) for g in groups])
             tensors[f"{place}.value_tokens"] = torch.cat([joined(g.values, g.value_shares) for g in groups])
-    return tensors | {f"model.norm.{name}": value for name, value in model.final_norm.named_parameters()}
+    tensors |= {f"model.norm.{name}": value for name, value in model.final_norm.named_parameters()}
+    return tensors if model.config.tie_embeddings else tensors | {"lm_head.weight": model.head_weight}
 
 
 def _token_groups(block: nn.Module, name: str) -> list[TokenGroup]:
     return cast(Pattention, block.get_submodule(name)).token_groups()
-
-
-def neox_settings(config: TransformerConfig) -> dict[str, Any]:
-    """The part of `config.json` that describes the architecture."""
-    return {
-        "model_type": "gpt_neox",
-        "architectures": ["GPTNeoXForCausalLM"],
-        "layer_norm_eps": config.norm_epsilon,
-        "initializer_range": 0.02,
-        "intermediate_size": config.ffn_size,
-        "use_parallel_residual": False,
-        "attention_bias": True,
-        "hidden_act": "gelu",
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
-    }
-
-
-@torch.no_grad()
-def neox_tensors(model: Transformer) -> dict[str, Tensor]:
-    """The model's tensors under GPT-NeoX's names."""
-    tensors = {"gpt_neox.embed_in.weight": model.embedding.weight}
-    for part, value in model.final_norm.named_parameters():
-        tensors[f"gpt_neox.final_layer_norm.{part}"] = value
-    for i, block in enumerate(model.blocks.values()):
-        for ours, theirs in NEOX_NAMES.items():
-            for part, value in getattr(block, ours).named_parameters():
-                if ours == "attention_input":  # from all queries, all keys, all values to those of each head
-                    value = value.unflatten(0, (3, model.config.num_heads, -1)).transpose(0, 1).flatten(0, 2)
-                tensors[f"gpt_neox.layers.{i}.{theirs}.{part}"] = value
-    return tensors

@@ -64,19 +64,19 @@ class Scores:
 
 @dataclass(frozen=True)
 class Layer:
-    """A Pattention, or a linear layer of a Transformer."""
+    """A Pattention, or a linear layer of a decoder."""
 
     block: int
     """The position of its block, from 0 in the order of the forward pass."""
     name: str
-    """What the block calls it: `query`, `key`, `value`, `projection` or `ffn`; in a Transformer `attention_input`,
-    `projection`, `ffn_input` or `ffn_output`."""
+    """What the block calls it: `query`, `key`, `value`, `projection` or `ffn`; in a decoder `query`, `key`,
+    `value`, `projection`, `gate`, `up` or `down`."""
     output: Distribution
     gradient: GradientNorm
     gradient_gain: float | None
     """Norm of the gradient at the input over the norm of the gradient at the output. None if no gradient arrives."""
     scores: Scores | None
-    """None for a Transformer's layer."""
+    """None for a decoder's layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Inspected:
 
     family: str
     score_function: ScoreFunction | None
-    """None for a Transformer."""
+    """None for a decoder."""
     num_parameters: int
     loss: float
     """Mean cross-entropy, nats per token."""

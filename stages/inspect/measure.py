@@ -20,12 +20,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from model.config import TokenformerConfig, num_parameters
+from model.config import TokenformerConfig
+from model.decoder import Reading, Writing
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.loss import linear_cross_entropy
-from model.parameter_names import split_block
+from model.parameter_names import PartName
 from model.pattention import Pattention
+from model.shapes import num_parameters
 from stages.counted import counted
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
@@ -68,7 +70,7 @@ def inspect_model(
 
     Windows that fill no batch are left out, because the norm of a batch's gradient depends on its size; with less than
     one batch, all are one. `on_batch` is called after every batch. The model's gradients are freed; its weights do not
-    change. The softmax is over the first `num_token_ids` rows of the embedding (default: all); the
+    change. The softmax is over the first `num_token_ids` rows of the head (default: all); the
     others are padding.
 
     Raises Failure if a loss or a gradient is not finite.
@@ -78,7 +80,7 @@ def inspect_model(
         (block_id, name): _Watch(layer)
         for block_id, block in zip(model.config.block_ids, model.blocks.values(), strict=True)
         for name, layer in block.named_children()
-        if isinstance(layer, Pattention | nn.Linear)
+        if isinstance(layer, Pattention | Reading | Writing)
     }
     squares: Squares = defaultdict(list)
     losses = []
@@ -89,7 +91,7 @@ def inspect_model(
             stack.callback(handle.remove)
         batches = tokens_ST.to(next(model.parameters()).device).split(batch_size)
         for tokens_BT in batches[: len(tokens_ST) // batch_size]:
-            x_BTD, weight_VD = model.hidden_states(tokens_BT[:, :-1]), model.embedding.weight[:num_token_ids]
+            x_BTD, weight_VD = model.hidden_states(tokens_BT[:, :-1]), model.head_weight[:num_token_ids]
             loss = linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, tokens_BT[:, 1:].flatten(), model.kernels)
             loss.backward()
             losses.append(loss.detach())
@@ -141,8 +143,8 @@ def _watch_gradients(
 
     for name, parameter in model.named_parameters():
         parameter.grad = None
-        block, inside = split_block(name) or (-1, "")
-        layer = (block, inside.partition(".")[0])
+        part = PartName.parse(name)
+        layer = (part.block, part.part) if part else None
         hook = partial(measure, name, layer if layer in watches else None)
         yield parameter.register_post_accumulate_grad_hook(hook)
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_
 
 from model.config import ScoreFunction, TokenformerConfig, tokenformer_config
 from model.errors import UserError
-from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
-from model.strict import first_reason
+from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, PartName
+from model.strict import problem_of
 from stages.checkpoint.manifest import CheckpointError
 from stages.plain_yaml import read_yaml
 
@@ -121,23 +121,14 @@ def read_settings(path: Path) -> OfficialSettings:
         raise CheckpointError(f"{path}: {problem_of(error)}") from error
 
 
-def problem_of(error: ValueError) -> str:
-    """One line: of pydantic's errors the first, with its field and its value."""
-    if not isinstance(error, ValidationError):
-        return str(error).splitlines()[0]
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "missing" or not first["loc"]:
-        return ": ".join([*map(str, first["loc"]), first_reason(error)])
-    return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first_reason(error)}"
-
-
 def official_names(config: TokenformerConfig) -> dict[str, str]:
     """The names in the official flat state dict, by the names of a model with one generation."""
     names = {EMBEDDING: OFFICIAL_EMBEDDING}
     for i, block_id in enumerate(config.block_ids):
         for ours, theirs in _PATTENTIONS.items():
             for kind in TOKEN_KINDS:
-                names[str(TokensName(block_id, ours, kind, 0))] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
+                official = kind.replace("_", "_param_")
+                names[str(PartName(block_id, ours, kind, 0))] = f"sequential.{i + 2}.{theirs}.{official}"
     for part in ("weight", "bias"):
         names[f"{FINAL_NORM}.{part}"] = f"sequential.{config.num_layers + 3}.norm.{part}"
     return names

@@ -8,9 +8,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from model.config import TokenformerConfig, num_parameters
+from model.config import TokenformerConfig
 from model.flops import training_flops_per_token
 from model.precision import Precision
+from model.shapes import num_parameters
 from stages.checkpoint.lineage import History, TrainingCost, TrainingRecord, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at

@@ -16,9 +16,10 @@ from benchmarks.gpu.pattention import OUTPUTS, random_inputs
 from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
-from growctl.ladder.controls import equal_size_transformer
+from growctl.ladder.controls import equal_size_decoder
 from growctl.ladder.load import load_schedule
-from model.config import Kernels, TransformerConfig, tokenformer_config
+from model.config import Kernels, tokenformer_config
+from model.decoder_config import decoder_config
 from tests.workers import HANG_SECONDS, REPOSITORY
 from tools.gpu_tables import COLUMNS, device_tables
 
@@ -101,5 +102,5 @@ def test_models_are_those_of_the_shipped_schedule_its_controls_and_every_kernel(
     assert all(size in PAPER.sizes for size in (*PAPER.order, *PAPER.zero_sizes, PAPER.largest))
     attention_tokens, ffn_tokens = PAPER.sizes[PAPER.largest]
     largest = tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **PAPER.shape)
-    assert TransformerConfig(**PAPER.transformer) == equal_size_transformer(largest)
+    assert decoder_config(**PAPER.transformer) == equal_size_decoder(largest)
     assert get_args(Kernels) == KERNELS

@@ -5,8 +5,9 @@ from typing import Any
 
 from growctl.ladder.load import load_schedule
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
+from model.config import TokenformerConfig, tokenformer_config
 from model.flops import Flops
+from model.shapes import ModelConfig, num_parameters
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, extended
 from stages.checkpoint.manifest import Manifest, read_manifest, sealed_manifest
@@ -23,9 +24,7 @@ def base_config(attention_tokens: int = 4, ffn_tokens: int = 8, **changes: Any) 
     return tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **shape)
 
 
-def write_base(
-    directory: Path, config: TokenformerConfig | TransformerConfig | None = None, cost: TrainingCost | None = COST
-) -> Path:
+def write_base(directory: Path, config: ModelConfig | None = None, cost: TrainingCost | None = COST) -> Path:
     """A whole trained checkpoint of that cost in `directory`; None: of no known history."""
     config = config or base_config()
     write_checkpoint(directory, config)

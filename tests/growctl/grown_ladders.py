@@ -7,12 +7,12 @@ from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig
 from tests.growctl.schedules import BASE, parse
 
-TRANSFORMER: dict[str, Any] = {
-    "model.family": "transformer",
+DECODER: dict[str, Any] = {
+    "model.family": "decoder",
     "controls": [],
-    "stages": [{"name": "small", "train_steps": 20}, {"name": "large", "train_steps": 20}],
+    "stages": [{"name": "small", "ffn_tokens": 128, "train_steps": 20}, {"name": "large", "train_steps": 20}],
 }
-ONE_TRANSFORMER: dict[str, Any] = TRANSFORMER | {"stages": TRANSFORMER["stages"][:1]}
+ONE_DECODER: dict[str, Any] = DECODER | {"stages": DECODER["stages"][:1]}
 
 
 def ladder(*sizes: tuple[Any, ...], growth: dict[str, Any] | None = None, **blocks: Any) -> Schedule:
@@ -27,10 +27,11 @@ def ladder(*sizes: tuple[Any, ...], growth: dict[str, Any] | None = None, **bloc
     return parse(data | {"model": model, "stages": stages, "growth": growth or {}} | blocks)
 
 
-def transformer_ladder(*stages: dict[str, Any], growth: dict[str, Any], **blocks: Any) -> Schedule:
-    """A transformer of 2 layers, width 32, 2 heads, from the first stage on."""
+def decoder_ladder(*stages: dict[str, Any], growth: dict[str, Any], **blocks: Any) -> Schedule:
+    """A decoder of 2 layers, width 32, 2 heads and 128 FFN units, from the first stage on."""
     entries = [{"name": f"stage-{i}", "train_steps": 20} | stage for i, stage in enumerate(stages)]
-    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    entries[0].setdefault("ffn_tokens", 128)
+    model = {"family": "decoder", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
     data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
     return parse(data | {"model": model, "stages": entries, "growth": growth} | blocks)
 

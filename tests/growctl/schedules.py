@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {
     "evaluation": {"every": 10},
     "checkpoint": {"every": 10},
     "growth": {"ramp": 0.1},
-    "controls": [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, {"kind": "transformer-scratch"}],
+    "controls": [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, {"kind": "decoder-scratch"}],
     "launch": {"devices": 1, "zero_stage": 1, "micro_batch_size": 4},
 }
 TEXT = OmegaConf.to_yaml(OmegaConf.create(BASE))

@@ -8,8 +8,9 @@ from safetensors.torch import save_file
 
 from growctl.evaluate.model_card import model_card
 from growctl.runs.show import read_facts
-from model.config import TokenformerConfig, TransformerConfig
+from model.decoder_config import decoder_config
 from model.policy import GrowthPolicy, grow_config
+from model.shapes import ModelConfig
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface.export import export_huggingface
 from tests.pretrained import adding_tokenizer, text_config, write_pretrained
@@ -18,15 +19,27 @@ SENTENCE = "the cat sat in the inn. "
 STEPS = 60
 
 
-def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
-    """Configurations by name: one generation, two with a norm each, and the Transformer baseline."""
+def small_models() -> dict[str, ModelConfig]:
+    """Configurations by name: Tokenformers of one generation and of two with a norm each, a Llama that has grown, whose
+    queries share keys, and a GPT-NeoX."""
     shape = {"width": 32, "num_heads": 2, "attention_tokens": 16, "ffn_tokens": 24}
     new = text_config(vocab_size=270, **shape)
     grown = grow_config(
         new, attention_tokens=8, ffn_tokens=8, policy=GrowthPolicy(init="zero-value", tau="per-generation")
     )
-    transformer = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
-    return {"tokenformer": new, "grown": grown, "transformer": transformer}
+    sizes = {"vocab_size": 270, "hidden_size": 32, "num_layers": 2, "ffn_tokens": 64}
+    gpt_neox = decoder_config(num_heads=2, **sizes)
+    base = decoder_config(
+        **sizes,
+        num_heads=2,
+        num_kv_heads=1,
+        norm="rmsnorm",
+        activation="swiglu",
+        rotary_fraction=1.0,
+        **dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias", "tie_embeddings"), False),
+    )
+    llama = grow_config(base, ffn_tokens=8, heads=2, new_layers=1)
+    return {"tokenformer": new, "grown": grown, "llama": llama, "gpt_neox": gpt_neox}
 
 
 def write_export(directory: Path, name: str) -> Path:

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import ScoreFunction, TokenformerConfig, TransformerConfig, parameter_shapes, tokenformer_config
+from model.config import ScoreFunction, TokenformerConfig, tokenformer_config
+from model.decoder_config import DecoderConfig, decoder_config
 from model.growth import draw_added
 from model.initialization import build_model, initial_parameter
 from model.policy import GrowthPolicy, Init, TauPolicy, anneal_config, grow_config, ramp_config
+from model.shapes import parameter_shapes
 
 INITS: tuple[Init, ...] = ("random", "matched", "zero-key", "zero-value", "copy")
 TAUS: tuple[TauPolicy, ...] = ("ramp", "anneal", "frozen", "recompute", "per-generation")
@@ -52,8 +54,8 @@ def small_config(**changes) -> TokenformerConfig:
     return tokenformer_config(**(SHAPE | {"attention_tokens": 4, "ffn_tokens": 6} | changes))
 
 
-def small_transformer(**changes) -> TransformerConfig:
-    return TransformerConfig(**(SHAPE | {"ffn_size": 16} | changes))
+def small_decoder(**changes) -> DecoderConfig:
+    return decoder_config(**(SHAPE | {"ffn_tokens": 16} | changes))
 
 
 def allowed(init: Any, tau: Any, **changes) -> GrowthPolicy:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.config import Kernels
 from model.initialization import build_model
 from model.kernels import launch as kernels
 from model.policy import grow_config, ramp_config
-from tests.model.growths import small_config, small_transformer
+from model.shapes import ModelConfig
+from tests.model.growths import small_config, small_decoder
 
 
 def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
@@ -75,10 +76,10 @@ def train_models() -> dict[str, list[tuple[Tensor, list[Tensor], list[str]]]]:
     sizes = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "document_end_id": 3}
     base = small_config(attention_tokens=20, ffn_tokens=40, **sizes)
     grown = ramp_config(grow_config(base, attention_tokens=4, ffn_tokens=12), 0.5)
-    models: dict[str, TokenformerConfig | TransformerConfig] = {
+    models: dict[str, ModelConfig] = {
         "l2_norm_gelu": grown,
         "gelu_l2_norm": grown.model_copy(update={"score_function": "gelu_l2_norm"}),
-        "transformer": small_transformer(**sizes),
+        "transformer": small_decoder(**sizes),
     }
     ids = torch.randint(0, 29, (2, 8), generator=torch.Generator().manual_seed(0))
     ids[:, 4] = 3

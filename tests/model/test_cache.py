@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import TransformerConfig
+from model.decoder_config import DecoderConfig
 from model.documents import document_starts
 from model.initialization import build_model
-from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config, small_transformer
+from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config, small_decoder
 
 VOCAB_SIZE, END = 29, 3
 
@@ -34,8 +34,8 @@ def models(draw, document_end_ids: tuple[int | None, ...] = (None, END)):
     return build_model(config, seed=seed).double()
 
 
-def transformer(document_end_id: int | None = END) -> TransformerConfig:
-    return small_transformer(hidden_size=16, num_heads=2, document_end_id=document_end_id)
+def transformer(document_end_id: int | None = END) -> DecoderConfig:
+    return small_decoder(hidden_size=16, num_heads=2, document_end_id=document_end_id)
 
 
 def random_ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -95,13 +95,13 @@ def test_the_last_logits_alone_are_those_of_the_last_positions():
 def test_a_cache_never_changes_its_shape_needs_no_gradients_and_rejects_more_positions_than_it_holds():
     model = build_model(small_config(), seed=0)
     cache = model.new_cache(2, 5)
-    address = cache.keys_LBHCE.data_ptr()
+    address = cache.keys_LBKCE.data_ptr()
     assert not model(random_ids(2, 3), cache=cache).requires_grad
     model(random_ids(2, 1), cache=cache)
     with pytest.raises(ValueError, match="the cache holds 5 positions; 4 \\+ 2 do not fit"):
         model(random_ids(2, 2), cache=cache)
     assert cache.length == 4
-    assert (cache.keys_LBHCE.shape, cache.keys_LBHCE.data_ptr()) == ((2, 2, 1, 5, 8), address)
+    assert (cache.keys_LBKCE.shape, cache.keys_LBKCE.data_ptr()) == ((2, 2, 1, 5, 8), address)
 
 
 @settings(max_examples=20)

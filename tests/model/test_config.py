@@ -5,22 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from model.config import (
-    PATTENTIONS,
-    BlockConfig,
-    Generation,
-    ModelConfig,
-    PattentionConfig,
-    num_parameters,
-    parameter_shapes,
-)
+from model.config import PATTENTIONS, BlockConfig, Generation, PattentionConfig
 from model.initialization import build_model
-from model.parameter_names import TOKEN_KINDS, TokensName, generation_of, in_block, split_block
+from model.parameter_names import TOKEN_KINDS, PartName, generation_of, in_block
 from model.policy import grow_config, ramp_config
-from tests.model.growths import small_config, small_transformer
+from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from tests.model.growths import small_config, small_decoder
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
-TRANSFORMER = small_transformer()
+TRANSFORMER = small_decoder()
 NUMBERS = st.integers(0, 10**6)
 
 
@@ -68,16 +61,16 @@ def test_impossible_configurations_are_rejected(build, message):
         build()
 
 
-@given(st.builds(TokensName, NUMBERS, st.sampled_from(PATTENTIONS), st.sampled_from(TOKEN_KINDS), NUMBERS))
-def test_a_name_of_parameter_tokens_says_what_it_was_built_from(tokens):
-    assert TokensName.parse(str(tokens)) == tokens
+@given(st.builds(PartName, NUMBERS, st.sampled_from(PATTENTIONS), st.sampled_from(TOKEN_KINDS), NUMBERS))
+def test_a_name_in_a_block_says_what_it_was_built_from(tokens):
+    assert PartName.parse(str(tokens)) == tokens
     assert generation_of(str(tokens)) == tokens.generation
-    assert split_block(str(tokens)) == (tokens.block, str(tokens).removeprefix(in_block(tokens.block, "")))
+    assert str(tokens) == in_block(tokens.block, tokens.in_block)
 
 
 @pytest.mark.parametrize(
-    "name", ["embedding.weight", "blocks.3.ffn_input.weight", "query.key_tokens.1", "blocks.0.query.key_tokens.1.a"]
+    "name", ["embedding.weight", "blocks.3.query.weight", "query.key_tokens.1", "blocks.0.query.key_tokens.1.a"]
 )
-def test_other_parameters_are_no_parameter_tokens_and_of_generation_0(name):
-    assert TokensName.parse(name) is None
+def test_other_names_are_of_no_block_and_of_generation_0(name):
+    assert PartName.parse(name) is None
     assert generation_of(name) == 0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.attention import rotary_table
-from model.config import TokenformerConfig, parameter_shapes, published_tau
+from model.config import TokenformerConfig, published_tau
 from model.depth import COPYING, Copying, Depth, placed_after
 from model.growth import grow_model
-from model.initialization import build_model, initial_std
+from model.initialization import build_model, initial_rms
 from model.language_model import LanguageModel
 from model.parameter_names import generation_of
 from model.policy import (
@@ -27,6 +27,7 @@ from model.policy import (
     rejection_reason,
     shrink_config,
 )
+from model.shapes import parameter_shapes
 from tests.model.growths import IDS, INITS, POSSIBLE, SCORE_FUNCTIONS, Growth, allowed, growths, histories, small_config
 
 STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
@@ -140,7 +141,7 @@ def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random(init):
             torch.cat([grown.get_parameter(f"blocks.{i}.{name}.{number}") for i in blocks]).square().mean().sqrt()
             for number, blocks in enumerate([(0, 1), (2, 3, 4)])
         )
-        unscaled = initial_std(f"blocks.2.{name}.1", grown.config)
+        unscaled = initial_rms(f"blocks.2.{name}.1", grown.config)
         assert new.item() == pytest.approx(unscaled if init == "random" else old.item(), rel=0.1)
 
 
@@ -160,6 +161,7 @@ def test_copies_of_blocks_repeat_them_as_they_act_and_old_parameters_keep_their_
     folded = grow_model(model, attention_tokens=4, policy=COPY)
     copied = grow_model(folded, new_layers=new_layers, policy=GrowthPolicy(depth=depth, allow_jump=True))
     assert copied.config.block_ids == ids
+    assert isinstance(copied.config, TokenformerConfig)
     assert is_published(copied.config)
     new = [copied.config.block(i) for i in range(num_layers, num_layers + new_layers)]
     generations = [p.generations for block in new for p in block.pattentions().values()]

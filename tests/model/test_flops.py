@@ -5,17 +5,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.initialization import build_model
 from model.policy import grow_config
-from tests.model.growths import small_config, small_transformer
+from model.shapes import ModelConfig
+from tests.model.growths import small_config, small_decoder
 
 BASE = small_config(attention_tokens=6, projection_tokens=9, ffn_tokens=50, hidden_size=32, num_heads=2)
-CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
+CONFIGS: dict[str, ModelConfig] = {
     "grown": grow_config(BASE, attention_tokens=9, ffn_tokens=4),
     "no-layers": small_config(num_layers=0, hidden_size=32, num_heads=2),
-    "transformer": small_transformer(ffn_size=128, hidden_size=32, num_heads=2),
+    "transformer": small_decoder(ffn_tokens=128, hidden_size=32, num_heads=2),
 }
 
 

@@ -9,11 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import PATTENTIONS, ScoreFunction, parameter_shapes
+from model.config import PATTENTIONS, ScoreFunction
 from model.growth import added_parameters
 from model.initialization import initial_parameter
-from model.parameter_names import TokensName, generation_of
+from model.parameter_names import TOKEN_KINDS, PartName, generation_of
 from model.policy import GrowthPolicy, is_published, preserves, ramp_config
+from model.shapes import parameter_shapes
 from tests.model.growths import (
     IDS,
     POSSIBLE,
@@ -77,8 +78,8 @@ def acting(model: Grown, layer: int, name: str, kind: str) -> list[Tensor]:
     generations = getattr(model.config.blocks[layer], name).generations
     found = []
     for i, generation in enumerate(generations):
-        value = model.values[f"blocks.{layer}.{name}.{kind}_tokens.{generation.number}"]
-        copies = [1 + later.copies for later in generations[i + 1 :]] if kind == "value" else []
+        value = model.values[f"blocks.{layer}.{name}.{kind}.{generation.number}"]
+        copies = [1 + later.copies for later in generations[i + 1 :]] if kind == "value_tokens" else []
         found.append(value / math.prod(copies))
     return found
 
@@ -98,7 +99,7 @@ def test_a_grown_pattention_computes_the_written_out_formula_of_its_generations(
         pattention = getattr(model.config.blocks[layer], name)
         together: list[tuple[Tensor, Tensor]] = []
         expected = torch.zeros_like(x)
-        tensors = (acting(model, layer, name, kind) for kind in ("key", "value"))
+        tensors = (acting(model, layer, name, kind) for kind in TOKEN_KINDS)
         for generation, key, value in zip(pattention.generations, *tensors, strict=True):
             if generation.tau is None:
                 together.append((key * generation.key_ramp, value))
@@ -138,17 +139,17 @@ def test_every_init_draws_what_its_name_says_and_changes_no_old_parameter(drawn,
     assert all(torch.equal(new.values[name], value) for name, value in before.items())
     assert {name: tuple(v.shape) for name, v in new.values.items()} == parameter_shapes(new.config)
     assert {generation_of(name) for name in added} == {new.config.newest_generation}
-    for tokens in filter(None, map(TokensName.parse, added)):
-        older = torch.cat(acting(old, tokens.block, tokens.pattention, tokens.kind))
+    for tokens in filter(None, map(PartName.parse, added)):
+        older = torch.cat(acting(old, tokens.block, tokens.part, tokens.kind))
         expected = fresh = initial_parameter(str(tokens), new.config, seed).double()
-        if init == f"zero-{tokens.kind}":
+        if f"{init}_tokens" == f"zero-{tokens.kind}":
             expected = torch.zeros_like(fresh)
         elif init == "matched":
-            std = 0.02 if tokens.kind == "key" else 2 / 2 / math.sqrt(8)
+            std = 0.02 if tokens.kind == "key_tokens" else 2 / 2 / math.sqrt(8)
             expected = fresh / std * older.square().mean().sqrt()
         elif init == "copy":
             copies, noises = len(fresh) // len(older), noise * fresh
-            if tokens.kind == "value":
+            if tokens.kind == "value_tokens":
                 older = older / (1 + copies)
                 noises = noises - noises.view(copies, -1, 8).mean(0).repeat(copies, 1)
             expected = older.repeat(copies, 1) + noises
@@ -167,13 +168,13 @@ def test_every_new_token_learns_from_the_first_update_and_fully_from_the_second(
         new = grow(built(history), growth)
         spec = small_spec(new.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
         module = new.model()
-        learned: dict[str, list[Tensor]] = {"key": [], "value": []}
+        learned: dict[str, list[Tensor]] = {kind: [] for kind in TOKEN_KINDS}
         for step in (1, 2):
             module.set_scales(spec.model_after(step))
             module.zero_grad()
             module(IDS, IDS.roll(-1, 1)).backward()
             for kind, rows in learned.items():
-                name = f"{kind}_tokens.{new.config.newest_generation}"
+                name = f"{kind}.{new.config.newest_generation}"
                 found = [parameter.grad for path, parameter in module.named_parameters() if path.endswith(name)]
                 rows.append(torch.cat([(gradient != 0).any(1) for gradient in found]))
             optimizer(module.parameters(), lr=rate).step()

@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.attention import causal_attention, rotary_table, rotate
-from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model, initial_parameter
 from model.language_model import KernelsMissing
 from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.shapes import ModelConfig
 from model.tokenformer import TokenformerBlock
-from tests.model.growths import small_config, small_transformer
+from tests.model.growths import small_config, small_decoder
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
-CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
+CONFIGS: dict[str, ModelConfig] = {
     "tokenformer": small_config(attention_tokens=6, ffn_tokens=10, **SHAPE),
-    "transformer": small_transformer(ffn_size=128, **SHAPE),
+    "transformer": small_decoder(ffn_tokens=128, **SHAPE),
 }
 IDS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(3))
 TARGETS = IDS.roll(-1, 1)
@@ -71,7 +71,7 @@ def test_attention_is_the_written_out_softmax():
     head = x[..., :4]
     scores = (head @ head.mT) / math.sqrt(4)
     scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
-    torch.testing.assert_close(causal_attention(x, x, x, 2, table)[..., :4], scores.softmax(-1) @ head)
+    torch.testing.assert_close(causal_attention(x, x, x, 4, table)[..., :4], scores.softmax(-1) @ head)
 
 
 @pytest.mark.trains
@@ -79,7 +79,7 @@ def test_a_compiled_model_follows_a_ramp_and_recomputes_blocks_without_compiling
     from torch._dynamo.utils import counters  # on use: every process of the suite collects this file
 
     monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
-    ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
+    ramped: Any = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
     models: list[Any] = [build_model(ramp_config(ramped, 0.1), seed=0) for _ in range(2)]
     eager, compiled = models
     compiled.use_kernels("compiled")

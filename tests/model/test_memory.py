@@ -5,20 +5,24 @@ import torch
 import torch.nn.functional as F
 
 from model import memory as memory_module
-from model.config import PATTENTIONS, BlockConfig, TokenformerConfig, TransformerConfig
+from model.config import PATTENTIONS, BlockConfig
 from model.initialization import build_model
 from model.memory import ActivationMemory
 from model.policy import grow_config, ramp_config
+from model.shapes import ModelConfig
 from tests.memory_tracking import MemoryTracking
-from tests.model.growths import small_config, small_transformer
+from tests.model.growths import small_config, small_decoder
 from tests.model.test_pattention import ALL_KINDS
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 MANY_WORDS = SHAPE | {"vocab_size": 2001}
 BASE = small_config(attention_tokens=40, ffn_tokens=100, **SHAPE)
 MIXED = BlockConfig(**dict.fromkeys(PATTENTIONS, ALL_KINDS))
+LLAMA = small_decoder(
+    num_layers=3, ffn_tokens=100, norm="rmsnorm", activation="swiglu", tie_embeddings=False, num_kv_heads=1, **SHAPE
+)
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-Config = TokenformerConfig | TransformerConfig
+Config = ModelConfig
 CONFIGS: dict[str, Config] = {
     "tokenformer": BASE,
     "gelu_l2_norm": BASE.model_copy(update={"score_function": "gelu_l2_norm"}),
@@ -27,16 +31,20 @@ CONFIGS: dict[str, Config] = {
     "mixed": BASE.model_copy(update={"blocks": (MIXED, MIXED)}),
     "deeper": grow_config(BASE, attention_tokens=8, ffn_tokens=0, new_layers=1, layer_tokens=(30, 150)),
     "no-layers": small_config(num_layers=0, **SHAPE),
-    "transformer": small_transformer(num_layers=3, ffn_size=100, **SHAPE),
+    "decoder": small_decoder(num_layers=3, ffn_tokens=100, **SHAPE),
+    "llama": LLAMA,
+    "grown-llama": grow_config(LLAMA, ffn_tokens=30, heads=2),
+    "qwen": LLAMA.model_copy(update={"qk_norm": True, "qkv_bias": True, "tie_embeddings": True}),
+    "relu2": small_decoder(num_layers=3, ffn_tokens=100, activation="relu2", **SHAPE),
     "tokenformer-documents": BASE.model_copy(update={"document_end_id": 0}),
-    "transformer-documents": small_transformer(num_layers=3, ffn_size=100, document_end_id=0, **SHAPE),
+    "decoder-documents": small_decoder(num_layers=3, ffn_tokens=100, document_end_id=0, **SHAPE),
 }
 PEAKS: dict[str, Config] = {
     "wide-ffn": small_config(attention_tokens=40, ffn_tokens=2000, **SHAPE),
     "many-words": small_config(attention_tokens=40, ffn_tokens=100, **MANY_WORDS),
     "wide-attention": small_config(num_layers=1, attention_tokens=500, ffn_tokens=400, **SHAPE),
-    "transformer": small_transformer(ffn_size=1000, **SHAPE),
-    "transformer-many-words": small_transformer(num_layers=1, ffn_size=100, **MANY_WORDS),
+    "decoder": small_decoder(ffn_tokens=1000, **SHAPE),
+    "decoder-many-words": small_decoder(num_layers=1, ffn_tokens=100, **MANY_WORDS),
 }
 in_both_precisions = pytest.mark.parametrize("precision", ["bf16", "fp32"])
 
@@ -70,7 +78,7 @@ def test_activations_are_within_6_percent_of_what_autograd_saves(name, precision
     assert reckoned == pytest.approx(saved_bytes(CONFIGS[name], batch, length, DTYPES[precision]), rel=0.06)
 
 
-@pytest.mark.parametrize("name", ["tokenformer", "ramped", "transformer"])
+@pytest.mark.parametrize("name", ["tokenformer", "ramped", "decoder"])
 def test_activations_on_cuda_are_within_6_percent_of_what_autograd_saves_there(name, monkeypatch):
     """On the meta device, operators report the shapes of what they allocate on an accelerator, without any data."""
 
@@ -117,7 +125,7 @@ def test_the_peaks_of_a_pass_are_within_15_percent_of_the_measured_ones(name, pr
         assert ActivationMemory(config, precision, "cpu").evaluation(2, 64) == pytest.approx(forward, rel=0.15)
 
 
-@pytest.mark.parametrize("name", ["tokenformer-documents", "transformer-documents"])
+@pytest.mark.parametrize("name", ["tokenformer-documents", "decoder-documents"])
 def test_an_evaluation_within_documents_needs_memory_for_their_mask(name):
     _, measured = peaks(CONFIGS[name], "fp32", length=512)
     assert ActivationMemory(CONFIGS[name], "fp32", "cpu").evaluation(2, 512) == pytest.approx(measured, rel=0.15)

@@ -28,7 +28,7 @@ for_each_score_function = pytest.mark.parametrize("score_function", ["l2_norm_ge
 
 def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
     """A layer with every kind of generation (ramped, unramped, copied, normalised separately), and its input."""
-    layer = Pattention(ALL_KINDS, 8, score_function).to(dtype)
+    layer = Pattention(ALL_KINDS, (8, 8), score_function).to(dtype)
     generator = torch.Generator().manual_seed(4)
     for parameter in layer.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -63,7 +63,7 @@ def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(dtype):
 
 def test_scales_are_on_the_cpu_for_a_layer_on_any_device():
     with torch.device("meta"):
-        group = Pattention(ALL_KINDS, 8, "l2_norm_gelu").token_groups()[0]
+        group = Pattention(ALL_KINDS, (8, 8), "l2_norm_gelu").token_groups()[0]
     assert group.keys[0].device.type == "meta"
     assert {scale.device.type for scale in (group.tau, *group.key_ramps) if scale is not None} == {"cpu"}
 
@@ -112,7 +112,7 @@ def test_half_precision_is_as_accurate_as_autograd_for_gradients_along_the_score
 
     x = alike(32).bfloat16().requires_grad_()
     config = PattentionConfig(generations=(Generation(num_tokens=512),), tau=8.0)
-    layer, exact = (Pattention(config, 64, score_function) for _ in range(2))
+    layer, exact = (Pattention(config, (64, 64), score_function) for _ in range(2))
     layer.key_tokens["0"].data, layer.value_tokens["0"].data = alike(512), alike(512)
     layer.bfloat16()
     exact.load_state_dict(layer.state_dict())

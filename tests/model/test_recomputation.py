@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
-from tests.model.growths import IDS, small_config, small_transformer
+from model.shapes import ModelConfig
+from tests.model.growths import IDS, small_config, small_decoder
 
 BASE = small_config(num_layers=3, attention_tokens=6, ffn_tokens=50, hidden_size=32, num_heads=2)
-CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
+CONFIGS: dict[str, ModelConfig] = {
     "grown": ramp_config(grow_config(BASE, attention_tokens=9, ffn_tokens=4), 0.5),
     "within-documents": BASE.model_copy(update={"document_end_id": 0}),
-    "transformer": small_transformer(num_layers=3, ffn_size=128, hidden_size=32, num_heads=2),
+    "transformer": small_decoder(num_layers=3, ffn_tokens=128, hidden_size=32, num_heads=2),
 }
 
 

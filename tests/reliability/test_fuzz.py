@@ -34,8 +34,8 @@ from growctl.schedule.errors import ScheduleError
 from growctl.text.console import Terminal
 from growctl.text.documents import plain
 from growctl.text.terminal import print_sections
-from model.config import num_parameters
 from model.flops import Flops
+from model.shapes import num_parameters
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import CheckpointError, verify_checkpoint

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from growctl.ledger.ledger import Ledger
-from model.config import parameter_shapes
+from model.shapes import parameter_shapes
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
 from stages.metrics import read_metrics

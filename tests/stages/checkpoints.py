@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.config import TokenformerConfig, tokenformer_config
 from model.growth import ParameterState
 from model.initialization import build_model
+from model.shapes import ModelConfig
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest
@@ -21,9 +22,7 @@ def small_config(width: int = 16, num_heads: int = 1, **changes) -> TokenformerC
     return tokenformer_config(**(sizes | changes), vocab_size=31, hidden_size=width, num_heads=num_heads)
 
 
-def write_checkpoint(
-    directory: Path, config: TokenformerConfig | TransformerConfig | None = None, **changes: Any
-) -> Manifest:
+def write_checkpoint(directory: Path, config: ModelConfig | None = None, **changes: Any) -> Manifest:
     """A whole checkpoint in `directory`, at step 11 of its stage, with `changes` to its manifest."""
     config = config or small_config()
     generator = torch.Generator().manual_seed(5)

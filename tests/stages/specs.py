@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.shapes import ModelConfig
 from stages.spec import LearningRate, Optimizer, TrainSpec
 
 
-def small_spec(model: TokenformerConfig | TransformerConfig, **changes: Any) -> TrainSpec:
+def small_spec(model: ModelConfig, **changes: Any) -> TrainSpec:
     """Three steps at a constant rate on `model`, with `changes`."""
     rate = LearningRate(shape="wsd", peak=1e-2, final=0.0, warmup_steps=0, decay_steps=0, total_steps=3, first_step=0)
     optimizer = Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0)

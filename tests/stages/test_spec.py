@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import TransformerConfig
+from model.decoder_config import decoder_config
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.parameter_names import generation_of
@@ -86,8 +86,8 @@ def test_ramped_keys_begin_as_grown_and_tau_moves_only_where_annealing_is_asked_
         assert small_spec(config, **{keys: 0}).model_after(1) == expected[4]
     assert anneal_config(frozen, 1.0).blocks[0].query.tau == math.sqrt(9)
     assert small_spec(frozen).model_after(3) == frozen
-    transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    assert small_spec(transformer, anneal_steps=3, ramp_steps=3).model_after(2) == transformer
+    decoder = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_tokens=64)
+    assert small_spec(decoder, anneal_steps=3, ramp_steps=3).model_after(2) == decoder
 
 
 @pytest.mark.parametrize("first_step", [0, 2])  # also where an attempt goes on from within the ramp

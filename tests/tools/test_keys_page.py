@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
+from growctl.schedule.blocks import DECODER_KEYS, RotaryScalingBlock
 from growctl.schedule.json_schema import schedule_schema
 from tests.growctl.bases import base_config
 from tests.growctl.schedules import changed, parse
@@ -15,9 +16,10 @@ from tools.keys import Key, every_key
 
 SCHEMA = Draft202012Validator(schedule_schema())
 KEYS = {key.path: key for key in every_key()}
-TRANSFORMER = {"model.family": "transformer", "growth": {}, "controls": []}
-ONE_STAGE = {"stages": [{"name": "only", "train_steps": 20}]}
-TWO_STAGES = {"stages": [{"name": "small", "train_steps": 20}, {"name": "large", "train_steps": 20}]}
+DECODER = {"model.family": "decoder", "growth": {}, "controls": []}
+TWO_STAGES = {
+    "stages": [{"name": "small", "ffn_tokens": 64, "train_steps": 20}, {"name": "large", "train_steps": 20}],
+}
 START = {
     "path": "/runs/quickstart",
     "manifest": "0" * 64,
@@ -30,6 +32,7 @@ BASE_OF_THE_RUN = {"start.base": START}
 MUON = {"optimizer.name": "muon", "optimizer.gradient_clipping": 0.0}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
+SCALED = {"model.rotary_scaling": {"kind": "linear", "factor": 2.0, "trained_length": 16}}
 NEEDED: dict[str, dict[str, Any]] = {
     "data.tokenizer": {"data.vocab_size": None, "model.vocab_size": 50_432},
     "data.most_bad_records": {"data.on_bad_record": "skip"},
@@ -40,12 +43,15 @@ NEEDED: dict[str, dict[str, Any]] = {
     "start.run": BASE_OF_THE_RUN,
     "start.stage": BASE_OF_THE_RUN | {"start.run": "quickstart"},
     "start.flops": BASE_OF_THE_RUN | {"start.run": "quickstart"},
-    "model.ffn_size": TRANSFORMER | ONE_STAGE,
+    **dict.fromkeys(map("model.rotary_scaling.{}".format, RotaryScalingBlock.model_fields), SCALED),
+    **dict.fromkeys(
+        map("model.{}".format, ("ffn_tokens", *DECODER_KEYS)), DECODER | TWO_STAGES | {"stages.1.batch_size": 16}
+    ),
     "stages.N.layers": {"controls": []},
     "stages.N.sequence_length": {"stages.1.batch_size": 8},
-    "stages.N.num_layers": TRANSFORMER | TWO_STAGES,
-    "stages.N.hidden_size": TRANSFORMER | TWO_STAGES,
-    "stages.N.ffn_size": TRANSFORMER | TWO_STAGES,
+    "stages.N.num_layers": DECODER | TWO_STAGES,
+    "stages.N.hidden_size": DECODER | TWO_STAGES,
+    "stages.N.num_heads": DECODER | TWO_STAGES,
     "stages.N.train_tokens": {"stages.1.train_steps": None},
     "stages.N.until": SHARED | {"stages": [SIZES[0] | {"until": 0.5}, *SIZES[1:]]},
     "training.ladder_tokens": SHARED,

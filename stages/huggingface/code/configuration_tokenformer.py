@@ -21,6 +21,11 @@ class TokenformerConfig(PreTrainedConfig):
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
+    num_key_value_heads: Any = None
+    """None: as many as attention heads."""
+
+    head_dim: Any = None
+    """None: hidden_size / num_attention_heads."""
 
     score_function: str = "l2_norm_gelu"
     """How a Pattention turns scores into factors: `l2_norm_gelu`, `gelu_l2_norm` or `softmax`."""
@@ -40,7 +45,13 @@ class TokenformerConfig(PreTrainedConfig):
     rope_parameters: Any = None
     """`rope_theta`, `partial_rotary_factor` (the share of each head that is rotated) and `rope_type`."""
 
+    norm: str = "layernorm"
+    """The norms of the residual stream: `layernorm` or `rmsnorm`."""
+
     layer_norm_eps: float = 1e-5
+    qk_norm: bool = False
+    """Whether queries and keys get an RMSNorm over each head before they are rotated."""
+
     initializer_range: float = 0.02
     use_cache: bool = True
     tie_word_embeddings: bool = True
@@ -53,6 +64,8 @@ class TokenformerConfig(PreTrainedConfig):
         if self.pattentions is None:
             layer = dict.fromkeys(("query", "key", "value", "projection"), _published(576)) | {"ffn": _published(2304)}
             self.pattentions = [layer] * self.num_hidden_layers
+        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
+        self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
         if self.rope_parameters is None:
             self.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
         super().__post_init__(**kwargs)

@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.gpt_neox.modeling_gpt_neox import eager_attention_forward
+from transformers.models.llama.modeling_llama import eager_attention_forward
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -55,18 +55,24 @@ def _at_least_float32(tensor: Tensor) -> torch.dtype:
 
 
 class TokenformerPattention(nn.Module):
-    """Attention of data tokens over parameter tokens: theta(X K^T) V, with keys and values of shape (N, D)."""
+    """Attention of data tokens over parameter tokens: theta(X K^T) V, with keys (N, I) and values (N, O)."""
 
-    def __init__(self, config: TokenformerConfig, groups: list[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        config: TokenformerConfig,
+        groups: list[dict[str, Any]],
+        inputs: int | None = None,
+        outputs: int | None = None,
+    ) -> None:
         super().__init__()
         self.score_function = config.score_function
         self.sizes = [group["num_tokens"] for group in groups]
         self.taus = [group["tau"] for group in groups]
-        self.key_tokens = nn.Parameter(torch.empty(sum(self.sizes), config.hidden_size))
-        self.value_tokens = nn.Parameter(torch.empty(sum(self.sizes), config.hidden_size))
+        self.key_tokens = nn.Parameter(torch.empty(sum(self.sizes), inputs or config.hidden_size))
+        self.value_tokens = nn.Parameter(torch.empty(sum(self.sizes), outputs or config.hidden_size))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(B, T, D) in, (B, T, D) out."""
+        """(B, T, I) in, (B, T, O) out; both are D by default."""
         parts = zip(self.key_tokens.split(self.sizes), self.value_tokens.split(self.sizes), self.taus, strict=True)
         outputs = [score_factors(hidden_states @ key.mT, tau, self.score_function) @ value for key, value, tau in parts]
         return sum(outputs[1:], start=outputs[0])
@@ -79,14 +85,16 @@ class TokenformerAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = self.head_dim**-0.5
         self.is_causal = True
         layout = config.pattentions[layer_idx]
-        self.query = TokenformerPattention(config, layout["query"])
-        self.key = TokenformerPattention(config, layout["key"])
-        self.value = TokenformerPattention(config, layout["value"])
-        self.projection = TokenformerPattention(config, layout["projection"])
+        width = config.num_attention_heads * config.head_dim
+        self.query = TokenformerPattention(config, layout["query"], outputs=width)
+        self.key = TokenformerPattention(config, layout["key"], outputs=width // self.num_key_value_groups)
+        self.value = TokenformerPattention(config, layout["value"], outputs=width // self.num_key_value_groups)
+        self.projection = TokenformerPattention(config, layout["projection"], inputs=width)
 
     def forward(
         self,
@@ -101,6 +109,8 @@ class TokenformerAttention(nn.Module):
         query, key, value = (
             pattention(hidden_states).view(shape).transpose(1, 2) for pattention in (self.query, self.key, self.value)
         )
+        if self.config.qk_norm:
+            query, key = (normalised(self.config, heads, rms=True) for heads in (query, key))
         query, key = rotate(query, position_embeddings), rotate(key, position_embeddings)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
@@ -118,7 +128,7 @@ def rotation(config: TokenformerConfig, position_ids: Tensor, like: Tensor) -> R
     """
     parameters = config.rope_parameters
     dtype = _at_least_float32(like)
-    width = int(config.hidden_size // config.num_attention_heads * parameters["partial_rotary_factor"])
+    width = int(config.head_dim * parameters.get("partial_rotary_factor", 1.0))
     rope_type, attention_scaling = parameters.get("rope_type", "default"), 1.0
     if rope_type == "default" or width == 0:
         exponents = torch.arange(0, width, 2, device=like.device, dtype=dtype) / max(width, 1)
@@ -143,22 +153,25 @@ def rotate(heads: Tensor, position_embeddings: Rotation) -> Tensor:
     return torch.cat((turned.to(heads.dtype), rest), dim=-1)
 
 
+def normalised(config: TokenformerConfig, x: Tensor, rms: bool = False) -> Tensor:
+    """The norm without parameters over the last dimension: an RMSNorm if the model, or `rms`, says so."""
+    norm = nn.functional.rms_norm if rms or config.norm == "rmsnorm" else nn.functional.layer_norm
+    return norm(x, x.shape[-1:], eps=config.layer_norm_eps)
+
+
 class TokenformerBlock(GradientCheckpointingLayer):
     """x += attention(norm(x)); x += ffn(norm(x)). The norms have no parameters."""
 
     def __init__(self, config: TokenformerConfig, layer_idx: int) -> None:
         super().__init__()
-        self.layer_norm_eps = config.layer_norm_eps
+        self.config = config
         self.attention = TokenformerAttention(config, layer_idx)
         self.ffn = TokenformerPattention(config, config.pattentions[layer_idx]["ffn"])
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """(B, T, D) in, (B, T, D) out."""
-        hidden_states = hidden_states + self.attention(self._norm(hidden_states), **kwargs)[0]
-        return hidden_states + self.ffn(self._norm(hidden_states))
-
-    def _norm(self, hidden_states: Tensor) -> Tensor:
-        return nn.functional.layer_norm(hidden_states, hidden_states.shape[-1:], eps=self.layer_norm_eps)
+        hidden_states = hidden_states + self.attention(normalised(self.config, hidden_states), **kwargs)[0]
+        return hidden_states + self.ffn(normalised(self.config, hidden_states))
 
 
 class TokenformerPreTrainedModel(PreTrainedModel):
@@ -193,7 +206,8 @@ class TokenformerModel(TokenformerPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([TokenformerBlock(config, i) for i in range(config.num_hidden_layers)])
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        norm = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
+        self.norm = norm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -244,7 +258,7 @@ class TokenformerModel(TokenformerPreTrainedModel):
 
 
 class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
-    """A Tokenformer with its head, which is the embedding."""
+    """A Tokenformer with its head, which is the embedding if they are tied."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 

@@ -311,7 +311,7 @@ def costs(runs: Path) -> tuple[str, str]:
     ladder = grown(runs, machine=gpu, tokens_per_second=50_000.0)
     against(ladder, {0.5: 1.42, 2.0: 1.26}, machine=gpu, tokens_per_second=50_000.0)
     against(ladder, {1.0: 1.33}, machine=gpu | {"num_devices": 2}, tokens_per_second=25_000.0)
-    against(ladder, {4.0: 1.22}, kind="transformer-scratch")
+    against(ladder, {4.0: 1.22}, kind="decoder-scratch")
     return "quick", f"quick-control-{SCRATCH}"
 
 

@@ -12,7 +12,7 @@ from growctl.ledger.entries import BaseEntry
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.schedules import changed, parse
 
-KINDS = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
+KINDS = ("tokenformer-scratch", "decoder-scratch", "best-scratch", "single-jump", "official-growth")
 
 
 def run_of(schedule, kind=None, sizes=(1000, 2000)):
@@ -45,7 +45,9 @@ def test_every_key_that_may_change_a_loss_is_a_condition_and_no_other(changes, k
 def test_a_control_that_growctl_generates_differs_only_in_what_its_kind_is_for(kind):
     stages = [{"name": f"s{size}", "attention_tokens": size, "ffn_tokens": 8, "train_steps": 20} for size in (4, 6, 8)]
     control = {"kind": kind} | ({"depths": [1, 3]} if kind == "best-scratch" else {})
-    ladder = parse(changed({"controls": [control], "stages": stages, "growth.depth": "append"}))
+    growth = {"init": "zero-value", "tau": "per-generation"}
+    model = {"model.score_function": "softmax", "model.num_kv_heads": 1}
+    ladder = parse(changed(model | {"controls": [control], "stages": stages, "growth": growth}))
     sizes = {"single-jump": (1000, 3000), "official-growth": (1000, 2000, 3000)}.get(kind, (3000,))
     for plan in plan_controls(ladder):
         run, control = run_of(ladder, sizes=(1000, 2000, 3000)), run_of(plan.schedule, kind, sizes)
@@ -54,7 +56,7 @@ def test_a_control_that_growctl_generates_differs_only_in_what_its_kind_is_for(k
         assert control_differs(run, other) == ["optimizer.weight_decay (0.1 against 0.5)"]
         for key in ("stages.0.ffn_tokens", "stages.0.batch_size"):
             other = replace(control, conditions=control.conditions | {key: 99})
-            assert len(control_differs(run, other)) == (key.endswith("batch_size") or kind != "transformer-scratch")
+            assert len(control_differs(run, other)) == (key.endswith("batch_size") or kind != "decoder-scratch")
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])

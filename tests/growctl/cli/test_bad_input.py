@@ -15,7 +15,7 @@ EXPAND = "expand final --output x"
 """An expand to which only what to add is missing."""
 
 BAD = {
-    EXPAND: "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers",
+    EXPAND: "nothing to add; set --add-tokens, --add-ffn-tokens, --add-heads or --add-layers, or --widen",
     f"{EXPAND} --add-layers 1 --layer-tokens 5": "--layer-ffn-tokens",
     f"{EXPAND} --add-layers 2 --depth copy-stack": "needs allow_jump",
     f"{EXPAND} --add-tokens 8 --layers 0-2": "must be numbers and ranges below 2",

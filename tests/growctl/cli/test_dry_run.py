@@ -41,7 +41,7 @@ def test_controls_are_shown_unless_they_are_left_out_with_the_ranks_that_auto_de
     text, _ = dry_run(tmp_path, "launch.devices=auto")
     assert text.count("growctl.launch.start_ranks") == 4
     assert "## stage small: 2 ranks" in text
-    assert "# tiny-control-transformer-scratch-0.5x: control (transformer-scratch)" in text
+    assert "# tiny-control-decoder-scratch-0.5x: control (decoder-scratch)" in text
     assert dry_run(tmp_path, controls=False)[0].count("growctl.launch.start_ranks") == 2
     out, _ = run_here("run", tmp_path / "tiny.yaml", "--dry-run", "--runs-dir", tmp_path / "runs")
     assert f"stages.train.worker {tmp_path}/runs/tiny/stages/1-large/spec.json" in out

@@ -1,4 +1,4 @@
-"""`growctl import official`: what it prints, that other commands take it, and outputs that are refused."""
+"""`growctl import`: what it prints, that other commands take it, and outputs that are refused."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.stage_plans import plan_stages
+from model.decoder_config import decoder_config
 from tests.growctl.bases import load_started
 from tests.growctl.runs import run_here
-from tests.pretrained import byte_tokenizer
+from tests.pretrained import adding_tokenizer, byte_tokenizer, write_pretrained
 from tests.stages.official_checkpoints import EMBEDDING, official_state, published, write_official
 
 
@@ -38,3 +39,15 @@ def test_an_import_can_be_shown_verified_expanded_and_trained_by_a_run_that_grow
     first, second = plan_stages(load_started(tmp_path, f"start.checkpoint={checkpoint}"))
     assert first.model == published(300)
     assert second.model.newest_generation == 1
+
+
+@pytest.mark.slow  # Transformers loads the model in a process of its own
+def test_a_model_of_transformers_is_imported_and_compared_with_it(tmp_path):
+    gpt_neox = decoder_config(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_tokens=64)
+    write_pretrained(tmp_path / "checkpoint", gpt_neox)
+    run_here("export", tmp_path / "checkpoint", tmp_path / "hf", "--no-check")
+    adding_tokenizer().save(str(tmp_path / "hf/tokenizer.json"))
+    out, _ = run_here("import", "huggingface", tmp_path / "hf", "--output", tmp_path / "imported")
+    assert "vocabulary 270 (9 rows of padding), context 32" in out
+    assert "compared with the original: Transformers 5" in out
+    assert "Its tokenizer puts <|endoftext|> before each text; growctl does not" in " ".join(out.split())

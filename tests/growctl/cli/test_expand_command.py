@@ -17,6 +17,7 @@ from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
 from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
+from model.decoder_config import decoder_config
 from stages.checkpoint.directory import clear_stage, newest_checkpoint, prune
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import manifest_hash, read_manifest
@@ -132,6 +133,17 @@ def test_tokens_are_added_to_the_layers_that_are_chosen():
         for path in (STAGE.final, Path("grown"))
     )
     assert after == [before[0], (before[1][0] + 8, before[1][1] + 3)]
+
+
+def test_a_decoder_gains_heads_units_and_width_and_neither_a_preset_nor_uneven_layers():
+    shape = {"num_layers": 2, "ffn_tokens": 12, "vocab_size": 31, "hidden_size": 16, "num_heads": 2}
+    write_checkpoint(Path("small"), decoder_config(**shape))
+    assert "the function is unchanged" in expand("small", "--add-heads", 1, "--add-ffn-tokens", 4, "--widen", 2)
+    model = read_manifest(Path("small+4+1-heads+2-times-as-wide")).model
+    assert (model.hidden_size, model.num_heads, model.ffn_tokens) == (32, 5, 28)
+    for wrong, said in ((("--preset", "official"), "are for a tokenformer"), (("--layers", 0), "are alike")):
+        with pytest.raises(ValueError, match=said):
+            expand("small", "--add-ffn-tokens", 4, *wrong)
 
 
 def test_layers_are_added_between_the_others_and_taken_off_again():

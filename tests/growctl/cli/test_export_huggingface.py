@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model.config import num_parameters
+from model.shapes import num_parameters
 from stages.checkpoint.lineage import TrainingRecord, extended
 from stages.huggingface.record import LogitsCheck
 from tests.growctl.invented_runs import control, ladder
@@ -18,7 +18,7 @@ from tests.pretrained import write_pretrained
 def same_as_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the process that loads an export; tests/stages/huggingface has what it does."""
     found = LogitsCheck(transformers="5.23.0", largest_difference=3e-7, allowed=2e-5)
-    monkeypatch.setattr("stages.huggingface.export.check_logits", lambda *_: found)
+    monkeypatch.setattr("stages.huggingface.export.check_logits", lambda *_, **__: found)
 
 
 @pytest.fixture

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from model.config import PATTENTIONS, TransformerConfig
+from model.config import PATTENTIONS
+from model.decoder_config import decoder_config
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import prepare_text, write_trained
 
 WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
 FEW = ("--sequences", "4", "--context", "12", "--batch-size", "2")
-TRANSFORMER = TransformerConfig(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_size=32)
+DECODER = decoder_config(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_tokens=32)
 FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
-TRANSFORMER_LAYERS = ("attention_input", "projection", "ffn_input", "ffn_output")
+DECODER_LAYERS = ("query", "key", "value", "projection", "up", "down")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inspect")
     for function in FUNCTIONS:
         write_pretrained(folder / function, text_config(score_function=function))
-    write_pretrained(folder / "transformer", TRANSFORMER)
+    write_pretrained(folder / "decoder", DECODER)
     (folder / "text.txt").write_text(WORDS * 20)
     (folder / "texts").mkdir()
     for name in ("a", "b"):
@@ -44,12 +45,12 @@ def document(folder: Path, *arguments: object) -> Any:
 
 
 def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
-    told = document(place, *FUNCTIONS, "transformer", "--text", "texts", "--text", "text.txt")
+    told = document(place, *FUNCTIONS, "decoder", "--text", "texts", "--text", "text.txt")
     assert [model["score_function"] for model in told["models"]] == [*FUNCTIONS, None]
     assert told["text"] == {"source": "texts, text.txt", "num_sequences": 4, "context": 12, "batch_size": 2}
     for model in told["models"]:
         layers = [(layer["block"], layer["name"]) for layer in model["layers"]]
-        names = PATTENTIONS if model["score_function"] else TRANSFORMER_LAYERS
+        names = PATTENTIONS if model["score_function"] else DECODER_LAYERS
         assert layers == [(block, name) for block in (0, 1) for name in names]
         assert model["gradient"]["mean"] > 0
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
@@ -57,7 +58,7 @@ def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
 
 @pytest.mark.slow
 def test_the_table_compares_losses_and_has_a_picture(place, tmp_path):
-    out, _ = inspect(place, "softmax", "transformer", "--text", "text.txt", "--picture", tmp_path / "seen.png")
+    out, _ = inspect(place, "softmax", "decoder", "--text", "text.txt", "--picture", tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
     assert "has the lowest of 2 losses" in " ".join(out.split())
 

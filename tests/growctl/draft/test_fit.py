@@ -7,9 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from growctl.draft.document import schedule_text
 from growctl.draft.fit import drafted
-from growctl.draft.recipe import DECAY_SHARE, Wish
+from growctl.draft.recipe import DECAY_SHARE, Draft, Wish
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from model.errors import UserError
@@ -43,7 +42,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any
     params, span, ratio, gpus, device, grow_depth = wish
     sizes = {"base": span and round(params / span), "tokens": ratio and round(params * ratio)}
     try:
-        _, plan = drafted(Wish(params=params, gpus=gpus, device=device, grow_depth=grow_depth, **sizes), "mine")
+        *_, plan = drafted(Wish(params=params, gpus=gpus, device=device, grow_depth=grow_depth, **sizes), "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
     assert [warning for warning in plan.warnings if not warning.startswith(SMALL)] == []
@@ -54,7 +53,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any
 
 @pytest.mark.slow
 def test_a_written_draft_loads_and_plans_without_warnings(tmp_path: Path) -> None:
-    text = schedule_text(drafted(Wish(params=24_000_000), "mine")[0])
+    text = drafted(Wish(params=24_000_000), "mine")[1]
     schedule = load_schedule(file_of(tmp_path, text, "mine.yaml"))
     warnings = make_plan(schedule, tmp_path).warnings
     assert [warning for warning in warnings if not warning.startswith(("data.source: ", SMALL))] == [], "no text yet"
@@ -72,7 +71,7 @@ def test_a_written_draft_loads_and_plans_without_warnings(tmp_path: Path) -> Non
 def test_what_exceeds_a_device_is_sharded_then_offloaded_and_trains_with_muon_where_that_runs(
     params: int, gpus: int, device: Any, sharding: tuple[int, str], optimizer: str
 ) -> None:
-    draft, plan = drafted(Wish(params=params, gpus=gpus, device=device), "s")
+    draft, _, plan = drafted(Wish(params=params, gpus=gpus, device=device), "s")
     assert (draft.sharding, draft.optimizer, plan.warnings) == (sharding, optimizer, ())
 
 
@@ -83,7 +82,8 @@ def test_what_does_not_fit_at_all_is_rejected() -> None:
 
 
 def test_controls_are_the_best_size_from_scratch_and_cost_what_no_run_has_trained_before() -> None:
-    draft, plan = drafted(Wish(params=30_000_000), "s")
+    draft, _, plan = drafted(Wish(params=30_000_000), "s")
+    assert isinstance(draft, Draft)
     last = [control.total.flops for control in plan.controls if control.kind == "tokenformer-scratch"]
     smaller = [control for control in plan.controls if control.kind == "best-scratch"]
     assert [each.largest.num_parameters for each in smaller] == [stage.num_parameters for stage in plan.trunk[:-1]]

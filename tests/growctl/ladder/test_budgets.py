@@ -17,7 +17,7 @@ from tests.growctl.ladders import ladder
 STEP = 8 * 16
 """Data tokens of a step."""
 SHARES = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(lambda found: sorted(found))
-KINDS = ("best-scratch", "transformer-scratch", "single-jump", "official-growth", "scratch-of-each-size")
+KINDS = ("best-scratch", "decoder-scratch", "single-jump", "official-growth", "scratch-of-each-size")
 
 
 def shared(*shares: float, blocks: dict[str, Any] | None = None, **budget: Any) -> Schedule:

@@ -15,7 +15,7 @@ from model.policy import GrowthPolicy
 from tests.growctl.ladders import ladder as small_ladder
 from tests.growctl.schedules import message_of
 
-EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
+EVERY_KIND = ("tokenformer-scratch", "decoder-scratch", "best-scratch", "single-jump", "official-growth")
 
 
 def ladder(
@@ -26,10 +26,11 @@ def ladder(
     return small_ladder(steps, **{"controls": controls, "learning_rate": {"peak": 1e-3, "warmup_steps": 3}} | blocks)
 
 
-def transformer_ladder(*kinds: str) -> Schedule:
-    """A ladder of Transformers, stacked to twice and four times the depth."""
+def decoder_ladder(*kinds: str) -> Schedule:
+    """A ladder of decoders, stacked to twice and four times the depth."""
     stages = [{"name": f"d{2**i}", "num_layers": 2 * 2**i, "train_steps": 50} for i in range(3)]
-    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
+    stages[0]["ffn_tokens"] = 128
+    model = {"family": "decoder", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
     return ladder(*kinds, model=model, stages=stages, growth={"depth": "copy-stack", "allow_jump": True})
 
 
@@ -64,10 +65,10 @@ def test_every_control_costs_its_budget_and_differs_from_its_ladder_only_in_mode
         for field in Schedule.model_fields.keys() - {"name", "model", "stages", "controls", "growth"}:
             assert getattr(control.schedule, field) == getattr(schedule, field)
         assert (control.schedule.name, control.schedule.controls) == (control.name, [])
-        if control.kind.endswith("former-scratch"):
+        if control.kind in ("tokenformer-scratch", "decoder-scratch"):
             [plan] = plans
             assert (plan.name, plan.model.family) == (ladder_plans[-1].name, control.kind.removesuffix("-scratch"))
-            tolerance = 0.05 * (plan.model.family == "transformer")
+            tolerance = 0.05 * (plan.model.family == "decoder")
             assert plan.num_parameters == pytest.approx(ladder_plans[-1].num_parameters, rel=tolerance)
 
 
@@ -105,7 +106,7 @@ NO_DECAY = {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}}
         (ladder, "single-jump", {"steps": (9, 9)}, "three stages or more"),
         (ladder, "ungrown", {}, "a start checkpoint"),
         (ladder, "official-growth", {"growth": {"preset": "official"}}, "a tokenformer that grows"),
-        (transformer_ladder, "official-growth", {}, "a tokenformer that grows"),
+        (decoder_ladder, "official-growth", {}, "a tokenformer that grows"),
         (ladder, "scratch-of-each-size", {}, "a ladder with finished models of two sizes or more"),
         (ladder, "scratch-of-each-size", NO_DECAY, "learning_rate.decay above 0"),
     ],
@@ -130,10 +131,10 @@ def test_controls_run_on_the_machines_of_their_ladders_stages() -> None:
     assert nodes == [[4], [4], [1], [2], [1, 4], [1, 2, 4]]
 
 
-def test_a_transformers_controls_have_its_own_sizes() -> None:
-    schedule = transformer_ladder("transformer-scratch", "best-scratch", "single-jump")
+def test_a_decoders_controls_have_its_own_sizes() -> None:
+    schedule = decoder_ladder("decoder-scratch", "best-scratch", "single-jump")
     depths = {name: [plan.model.num_layers for plan in plans] for name, plans in plans_of(schedule).items()}
-    assert list(depths) == ["transformer-scratch", "best-scratch-d1", "best-scratch-d2", "single-jump"]
+    assert list(depths) == ["decoder-scratch", "best-scratch-d1", "best-scratch-d2", "single-jump"]
     assert list(depths.values()) == [[8], [2], [4], [2, 8]]
     assert all(check_combinations(control.schedule) == [] for control in plan_controls(schedule))
 

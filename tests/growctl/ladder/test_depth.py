@@ -67,7 +67,7 @@ def test_new_layers_learn_by_the_rules_of_their_generation_and_can_warm_up_alone
 
 
 def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes() -> None:
-    kinds = ("tokenformer-scratch", "best-scratch", "transformer-scratch", "single-jump")
+    kinds = ("tokenformer-scratch", "best-scratch", "decoder-scratch", "single-jump")
     blocks = {"controls": [{"kind": kind} for kind in kinds], "growth": {"depth": "interleave"}}
     schedule = deepening(*FROM_NOTHING, num_layers=0, **blocks)
     shapes = {
@@ -77,7 +77,7 @@ def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes(
         for control in plan_controls(schedule)
     }
     sizes = [(plan.model.num_layers, plan.num_parameters) for plan in plan_stages(schedule)]
-    assert shapes.pop("transformer-scratch")[0][0] >= 1
+    assert shapes.pop("decoder-scratch")[0][0] >= 1
     assert list(shapes) == ["tokenformer-scratch", "best-scratch-s0", "best-scratch-s1", "single-jump"]
     assert list(shapes.values()) == [[sizes[2]], [sizes[0]], [sizes[1]], [sizes[0], sizes[2]]]
 
@@ -85,7 +85,7 @@ def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes(
 def test_what_only_looks_mistaken_is_accepted() -> None:
     other_text = {"stages.1.attention_tokens": 4, "stages.1.mixture": {"books": 1, "code": 1}}
     assert depths(parse(changed(BASES["mixed"] | other_text))) == [2, 2]
-    assert depths(parse(changed(BASES["transformer"] | {"stages.1.batch_size": 16}))) == [2, 2]
+    assert depths(parse(changed(BASES["decoder"] | {"stages.1.batch_size": 16}))) == [2, 2]
     first_layers = BASES["from nothing"] | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8}
     assert depths(parse(changed(first_layers | {"model.score_function": "softmax"}))) == [0, 2]
     assert depths(parse(changed({"growth.depth": "copy-stack"}))) == [2, 2]

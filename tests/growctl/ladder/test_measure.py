@@ -71,11 +71,11 @@ def specs_of(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
 
 
 def test_each_model_and_micro_batch_is_measured_once_with_the_settings_of_its_run(monkeypatch) -> None:
-    kinds = [{"kind": "transformer-scratch"}, {"kind": "official-growth"}, {"kind": "best-scratch", "budgets": [2.0]}]
+    kinds = [{"kind": "decoder-scratch"}, {"kind": "official-growth"}, {"kind": "best-scratch", "budgets": [2.0]}]
     controls = [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, *kinds]
     launch = {"devices": 2, "micro_batch_size": 1, "zero_stage": 3, "offload": "optimizer"}
     specs = specs_of(ladder((20, 30), controls=controls, launch=launch), monkeypatch)
-    # Two stages, the last size from scratch (with one generation) and its Transformer. The smallest size from scratch
+    # Two stages, the last size from scratch (with one generation) and its decoder. The smallest size from scratch
     # is the base itself, and the official growth ends at the same sizes.
     assert len(specs) == len({spec.model for spec, _ in specs}) == 4
     for spec, num_devices in specs:

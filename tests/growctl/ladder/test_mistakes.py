@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.errors import ScheduleError
-from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER, ladder, last_model
+from tests.growctl.grown_ladders import DECODER, ONE_DECODER, ladder, last_model
 from tests.growctl.schedules import BASE, DELETE, changed, message_of, parse, paths_of
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
 
@@ -40,9 +40,10 @@ BASES: dict[str, dict[str, Any]] = {
         "stages.1.train_steps": None,
     }
     | ALONE,
-    "transformer": TRANSFORMER,
-    "one transformer": ONE_TRANSFORMER,
-    "stack": TRANSFORMER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4},
+    "decoder": DECODER,
+    "one decoder": ONE_DECODER,
+    "stack": DECODER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4},
+    "wider": DECODER | {"stages.1.hidden_size": 64},
     "no sizes": NO_SIZES | {"model.num_layers": 0} | ALONE,
     "from nothing": NO_SIZES | {"model.num_layers": 0, "stages.1.num_layers": 2} | ALONE,
 }
@@ -56,7 +57,9 @@ base:
   model.vocab_size: [299]
   model.num_heads: [5]
   model.rotary_fraction: [0.1]
-  model.ffn_size: [64]
+  model.num_kv_heads: [3]
+  model.activation: [swiglu]
+  model.rotary_scaling: [yarn]
   data.source: [DELETE, "", "\\ud800"]
   data.vocab_size: [100]
   data.when_exhausted: [other, others]
@@ -73,7 +76,7 @@ base:
   stages.0.sequence_length: [6, 256]
   stages.1.name: [small]
   stages.1.hidden_size: [64]
-  stages.1.ffn_size: [64]
+  stages.1.num_heads: [4]
   stages.1.ffn_tokens: [7]
   stages.1.num_layers: [1, -1, 1001]
   stages.1.mixture: [{}, {books: 1}]
@@ -109,14 +112,23 @@ slope:
   growth.slope: [null, 0]
   learning_rate.decay: [0.9]
 stack:
+  model.score_function: [softmax]
+  stages.0.ffn_tokens: [DELETE]
+  stages.0.hidden_size: [32]
+  stages.0.num_heads: [2]
+  stages.1.attention_tokens: [8]
   stages.1.ffn_tokens: [8]
   stages.1.layers: [[0]]
+  stages.1.num_layers: [1]
+  growth.preset: [official]
+  growth.copy_noise: [0.3]
+wider:
+  stages.1.hidden_size: [40, 16]
+  stages.1.ffn_tokens: [255]
   growth.old_tokens: [freeze]
   growth.lr_scale: [[1.0, 0.1]]
   growth.weight_decay: [[0.0]]
   growth.rewarmup.of: [new]
-  growth.preset: [official]
-  growth.copy_noise: [0.3]
 """
 """Values by their key and the schedule that they are wrong in: the message names the key."""
 
@@ -177,18 +189,18 @@ WRONG_TOGETHER = """
   - {stages.1.attention_tokens: 4, stages.1.ffn_tokens: 8, growth: {depth: copy-stack, allow_jump: true}}
   - stages.1
 - - base
-  - {model.num_layers: 0, stages: [{name: a, train_steps: 9}], controls: [{kind: transformer-scratch}]}
+  - {model.num_layers: 0, stages: [{name: a, train_steps: 9}], controls: [{kind: decoder-scratch}]}
   - controls.0.kind
-# transformers
-- [transformer, {}, stages.1]
-- [transformer, {stages.1.batch_size: 8}, stages.1]
-- [transformer, {stages.1.hidden_size: 64, stages.1.ffn_size: 200}, stages.1]
-- [transformer, {stages.1.num_layers: 4, growth.depth: copy-stack}, growth.depth]
-- [transformer, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
-- [one transformer, {controls: [{kind: tokenformer-scratch}]}, controls.0.kind]
-- [one transformer, {model.num_layers: 0}, model.num_layers]
-- [one transformer, {stages.0.hidden_size: 40}, stages.0]
-- [stack, {growth.allow_jump: false}, growth.depth]
+# Decoders
+- [decoder, {}, stages.1]
+- [decoder, {stages.1.batch_size: 8}, stages.1]
+- [decoder, {stages.1.num_heads: 1}, stages.1]
+- [decoder, {model.num_heads: 4, model.num_kv_heads: 2, stages.1.num_heads: 5}, stages.1]
+- [decoder, {stages.1.num_layers: 4, growth.depth: copy-stack}, stages.1]
+- [decoder, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
+- [one decoder, {controls: [{kind: tokenformer-scratch}]}, controls.0.kind]
+- [one decoder, {model.num_layers: 0}, model.num_layers]
+- [stack, {stages.1.num_heads: 4}, stages.1]
 """
 """A schedule, what is changed in it, and the paths that the message names."""
 
@@ -243,7 +255,7 @@ def test_a_policy_that_jumps_is_accepted_if_nothing_grows() -> None:
     assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
     with pytest.raises(ScheduleError, match="cannot be combined with tau 'ramp'"):
         ladder((4, 8), growth={"init": "zero-value"})
-    assert parse(changed(ONE_TRANSFORMER | {"growth": OF_TOKENFORMERS | JUMPS})), "as a ladder's transformer control"
+    assert parse(changed(ONE_DECODER | {"growth": OF_TOKENFORMERS | JUMPS})), "as a ladder's decoder control"
 
 
 def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
@@ -275,7 +287,7 @@ def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
 
 ANY_VALUE = st.one_of(
     *(st.none(), st.booleans(), st.integers(-2, 2**70), st.floats(), st.text(max_size=5)),
-    st.sampled_from(["15B", "1.5k", "auto", "softmax", "transformer", "${seed}"]),
+    st.sampled_from(["15B", "1.5k", "auto", "softmax", "decoder", "${seed}"]),
     st.lists(st.integers(0, 3), max_size=3),
     st.dictionaries(st.sampled_from(["name", "kind", "x"]), st.integers(), max_size=2),
 )
@@ -288,7 +300,9 @@ def paths_in(data: Any, path: str = "") -> list[str]:
 
 @pytest.mark.slow
 @settings(max_examples=400)
-@given(st.dictionaries(st.sampled_from([*paths_in(BASE), "model.ffn_size", "x"]), ANY_VALUE, min_size=1, max_size=1))
+@given(
+    st.dictionaries(st.sampled_from([*paths_in(BASE), "model.num_kv_heads", "x"]), ANY_VALUE, min_size=1, max_size=1)
+)
 def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(changes: dict[str, Any]) -> None:
     try:
         schedule = parse(changed(changes))

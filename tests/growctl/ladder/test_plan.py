@@ -29,12 +29,12 @@ def cells(text: str, start: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("hardware", [{}, {"device": "h100", "mfu": 0.5, "price_per_device_hour": 3.0}])
 def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict[str, Any]) -> None:
-    controls = [{"kind": "transformer-scratch", "budgets": [0.5, 1]}]
+    controls = [{"kind": "decoder-scratch", "budgets": [0.5, 1]}]
     plan = plain(make_plan(ladder(launch={"devices": 2, "hardware": hardware}, controls=controls)))
     assert_follows_schema(plan, "plan")
     assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
-    names = [f"s-control-transformer-scratch{budget}" for budget in ("-0.5x", "")]
-    assert [(each["kind"], each["name"]) for each in plan["controls"]] == [("transformer-scratch", n) for n in names]
+    names = [f"s-control-decoder-scratch{budget}" for budget in ("-0.5x", "")]
+    assert [(each["kind"], each["name"]) for each in plan["controls"]] == [("decoder-scratch", n) for n in names]
     for run in (plan, *plan["controls"]):
         for stage in run["stages"]:
             assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))

@@ -10,12 +10,12 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_resolved, load_schedule
 from growctl.ladder.plan import start_line
 from growctl.ladder.sizes import Growth
-from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from model.config import TransformerConfig
+from model.decoder_config import decoder_config
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
@@ -87,6 +87,18 @@ def test_the_first_stage_may_grow_only_some_layers_of_the_checkpoint_or_add_laye
     assert [plan.model.num_layers for plan in (first, second)] == [3, 3]
 
 
+def test_the_first_stage_may_give_a_decoder_more_heads_or_a_larger_width(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", DECODER)
+
+    def first(size: str, *overrides: str) -> StagePlan:
+        stages = f"stages=[{{name: a, {size}, train_steps: 5}}]"
+        return plan_stages(started(base, "model.family=decoder", stages, "~controls", *overrides))[0]
+
+    headed, wide = first("num_heads: 3", "growth.old_tokens=freeze"), first("hidden_size: 64")
+    assert (headed.growth, wide.growth) == (Growth((), (0, 0), heads=1), Growth((), (0, 0), widen=2))
+    assert [rule.factor(0) for rule in headed.generations] == [0.0, 1.0]
+
+
 # A stored schedule
 
 
@@ -112,8 +124,8 @@ def test_a_begun_run_keeps_its_start_when_the_checkpoint_changes_or_is_gone(base
 # Misfits
 
 
-TRANSFORMER = TransformerConfig(vocab_size=300, hidden_size=32, num_heads=2, num_layers=2, ffn_size=128)
-OF_TRANSFORMERS = ("model.family=transformer", "stages=[{name: a, train_steps: 5}]", "~controls")
+DECODER = decoder_config(vocab_size=300, hidden_size=32, num_heads=2, num_layers=2, ffn_tokens=128)
+OF_DECODERS = ("model.family=decoder", "stages=[{name: a, train_steps: 5}]", "~controls")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +134,9 @@ OF_TRANSFORMERS = ("model.family=transformer", "stages=[{name: a, train_steps: 5
         (base_config(vocab_size=310), (), "data.vocab_size = 300: must be 310"),
         (base_config(rotary_fraction=0.5), (), "model.rotary_fraction = 0.25: must be 0.5"),
         (base_config(score_function="softmax"), (), "model.score_function = 'l2_norm_gelu': must be 'softmax'"),
-        (TRANSFORMER, (), "is a transformer; a run can only start from a tokenformer"),
-        (None, OF_TRANSFORMERS, "only a tokenformer can start"),
+        (DECODER, (), "model.family = 'tokenformer': must be 'decoder'"),
+        (None, OF_DECODERS, "model.family = 'decoder': must be 'tokenformer'"),
+        (DECODER, (*OF_DECODERS, "model.activation=relu2"), "model.activation = 'relu2': must be 'gelu'"),
         (base_config(projection_tokens=6), (), "differ in size in"),
         (base_config(6, 8), (), "stages.0.attention_tokens = 4: must be 6 or more"),
         (None, ("stages.0.num_layers=1", "~controls"), "stages.0.num_layers = 1: must be 2 or more"),

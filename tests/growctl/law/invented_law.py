@@ -9,8 +9,8 @@ from typing import Any
 
 from growctl.draft.sizes import SHAPES, Size, Vocabularies, model_of
 from growctl.runs.runs import RunReport, StageReport
-from model.config import num_parameters
 from model.flops import training_flops_per_token
+from model.shapes import num_parameters
 
 TEXT = Vocabularies(most=1024)
 LAW = (1.1, 40.0, 0.35, 900.0, 0.45)

@@ -13,10 +13,10 @@ from growctl.run.requests import RunRequest, left_to_train, remaining_bytes
 from growctl.runs.find import find_runs
 from growctl.runs.status import find_status
 from growctl.runs.verify import find_targets
-from model.config import parameter_shapes
 from model.flops import training_flops_per_token
 from model.parameter_names import generation_of
 from model.policy import EXACT_GROWTH
+from model.shapes import parameter_shapes
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter
 from stages.metrics import read_metrics
@@ -27,9 +27,9 @@ from tests.growctl.runs.hand_made import stages_of
 pytestmark = pytest.mark.trains
 
 SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=15", "evaluation.every=10")
-TRANSFORMER = """
-  - {name: small, train_steps: 12}
-  - {name: large, hidden_size: 64, num_layers: 3, train_steps: 15}
+DECODER = """
+  - {name: small, ffn_tokens: 128, train_steps: 12}
+  - {name: large, SIZES, num_layers: 3, train_steps: 15}
 """
 
 
@@ -130,15 +130,29 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_
     assert "stage small" not in run(*command, tmp_path / "whole")[0]
 
 
-def test_a_transformer_grows_in_width_and_depth_without_a_jump(tmp_path):
-    text = SCHEDULE[: SCHEDULE.index("\n  - {name: small")] + TRANSFORMER + SCHEDULE[SCHEDULE.index("training:") :]
-    schedule = write_schedule(tmp_path, text.replace("model: {", "model: {family: transformer, "))
-    run("run", schedule, "evaluation.every=10", "growth.copy_noise=0.3", "--runs-dir", tmp_path)
+@pytest.mark.parametrize(
+    ("sizes", "growth", "size", "old_steps"),
+    [
+        ("hidden_size: 64", "growth.copy_noise=0.3", (64, 4, 256), 15),
+        ("num_heads: 3, ffn_tokens: 160", "growth.old_tokens=freeze", (32, 3, 160), 27),
+    ],
+)
+def test_a_decoder_grows_without_a_jump_and_keeps_its_parameters_unless_it_is_widened(
+    tmp_path, sizes, growth, size, old_steps
+):
+    stages = DECODER.replace("SIZES", sizes)
+    text = SCHEDULE[: SCHEDULE.index("\n  - {name: small")] + stages + SCHEDULE[SCHEDULE.index("training:") :]
+    schedule = write_schedule(tmp_path, text.replace("model: {", "model: {family: decoder, "))
+    run("run", schedule, "evaluation.every=10", growth, "--runs-dir", tmp_path)
     found = losses(tmp_path / "tiny")
     assert found["1-large", 0, "after_growth"] == pytest.approx(found["0-small", 12, "final"], abs=EXACT_GROWTH)
-    large = read_manifest(tmp_path / "tiny/stages/1-large/final")
-    assert (large.model.hidden_size, large.model.num_heads, large.model.ffn_size) == (64, 4, 256)
-    assert set(large.group_steps.values()) == {15}
+    small, large = (tmp_path / "tiny/stages" / name / "final" for name in ("0-small", "1-large"))
+    manifest = read_manifest(large)
+    assert (manifest.model.hidden_size, manifest.model.num_heads, manifest.model.ffn_tokens) == size
+    assert {steps for name, steps in manifest.group_steps.items() if "-0-" in name} == {old_steps}
+    after, is_frozen = values(large), "freeze" in growth
+    assert all(torch.equal(after[name], value) is is_frozen for name, value in values(small).items())
+    assert {generation_of(name) for name in after} == {0, 1}
 
 
 RELEASED = (

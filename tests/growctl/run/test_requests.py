@@ -76,7 +76,7 @@ def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_ou
     HandMade(runs, SCRATCH, control="tokenformer-scratch")
     found = [run for run in find_runs(runs) if run.name != "other"]
     arms = results(with_controls_to_come(found, runs)).ladders[0].arms
-    [one, other] = [set(arm.absent.values()) for arm in arms if arm.control]
+    [other, one] = [set(arm.absent.values()) for arm in arms if arm.control]
     assert one in ({"running"}, {"stopped"}, {"not finished"})
     assert other == {"not started"}
     assert read
@@ -181,7 +181,7 @@ def test_what_does_not_change_the_result_may_change(runs: Path, arguments: tuple
 
 
 def test_a_control_with_another_budget_is_refused(runs: Path) -> None:
-    control = HandMade(runs, "tiny-control-transformer-scratch-0.5x", control="transformer-scratch").directory
+    control = HandMade(runs, "tiny-control-decoder-scratch-0.5x", control="decoder-scratch").directory
     *_, planned = plan_controls(load_schedule(str(runs / "tiny/schedule.yaml")))
     stages = [planned.schedule.stages[0].model_copy(update={"train_steps": 7})]
     (control / "schedule.yaml").write_text(schedule_yaml(planned.schedule.model_copy(update={"stages": stages})))

@@ -45,7 +45,7 @@ def test_a_run_leaves_the_documented_files(finished_ladder, stages):
     steps = sorted(p.name for p in (stages / "1-large").glob("step_*"))
     assert steps == ["step_00000040", "step_00000043", "step_00000050"]
     assert verify_checkpoint(stages / "1-large/step_00000050").kind == "engine"
-    names = ("", "-control-tokenformer-scratch", "-control-transformer-scratch-0.5x")
+    names = ("", "-control-decoder-scratch-0.5x", "-control-tokenformer-scratch")
     assert sorted(p.name for p in runs.iterdir()) == [".datasets", *(f"tiny{name}" for name in names)]
     assert not list(runs.rglob("*incomplete*"))
 
@@ -114,16 +114,14 @@ def test_the_screen_shows_plain_lines_without_library_output(finished_ladder, st
 def test_the_report_adds_up(finished_ladder):
     runs, schedule, _, _ = finished_ladder
     out, _ = run_here("report", "tiny", "--runs-dir", runs, "--json")
-    ladder, control, transformer = json.loads(out)["runs"]
-    assert [run["control"] for run in (ladder, control, transformer)] == [
-        *(None, "tokenformer-scratch", "transformer-scratch")
-    ]
+    ladder, decoder, control = json.loads(out)["runs"]
+    assert [run["control"] for run in (ladder, decoder, control)] == [None, "decoder-scratch", "tokenformer-scratch"]
     assert (ladder["name"], ladder["schedule"]) == ("tiny", str(schedule))
     small, large = ladder["stages"]
     assert large["cumulative_flops"] == small["flops"] + large["flops"]
-    for opponent, share in ((control, 1), (transformer, 0.5)):
+    for opponent, share in ((control, 1), (decoder, 0.5)):
         assert opponent["stages"][0]["flops"] == pytest.approx(share * large["cumulative_flops"], rel=0.02)
-    assert transformer["stages"][0]["num_parameters"] == pytest.approx(large["num_parameters"], rel=0.1)
+    assert decoder["stages"][0]["num_parameters"] == pytest.approx(large["num_parameters"], rel=0.1)
     assert large["train_tokens"] == 60 * 8 * 32
     assert (small["loss_before_growth"], small["loss_after_growth"]) == (None, None)
     assert large["loss_before_growth"] == small["validation_loss"]

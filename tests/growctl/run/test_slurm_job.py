@@ -140,7 +140,7 @@ def test_invalid_job_settings_are_rejected_before_anything_is_written(tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
-SCRATCH, HALF = "tiny-control-tokenformer-scratch", "tiny-control-transformer-scratch-0.5x"
+SCRATCH, HALF = "tiny-control-tokenformer-scratch", "tiny-control-decoder-scratch-0.5x"
 BY_STAGE = [
     ("tiny.small", 1, 0, ()),
     ("tiny.large", 2, 1, ("tiny.small",)),

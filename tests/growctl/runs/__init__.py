@@ -48,7 +48,7 @@ UNUSABLE_INPUT = 2
 COMMAND_OF = functools.cache(typer.main.get_command)
 """The parser of all commands, built once: typer builds it anew whenever the application is called."""
 
-CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
+CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: decoder-scratch, budgets: [0.5]}]\n"
 
 
 def write_schedule(folder: Path, text: str = SCHEDULE) -> Path:

@@ -15,8 +15,8 @@ from growctl.ledger.ledger import Ledger
 from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.runs.status_sections import status_sections
 from growctl.text.terminal import print_sections
-from model.config import ModelConfig
 from model.flops import Flops
+from model.shapes import ModelConfig
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, sealed_manifest

@@ -7,7 +7,7 @@ from typing import Any
 
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import own_schedule
-from model.config import ModelConfig
+from model.shapes import ModelConfig
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest

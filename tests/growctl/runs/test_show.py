@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from growctl.runs.show import read_facts
-from model.config import num_parameters
 from model.flops import Flops
+from model.shapes import num_parameters
 from stages.checkpoint.lineage import TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand, shrink

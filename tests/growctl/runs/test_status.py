@@ -72,24 +72,24 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     ladder.finishes("0-small", 17)
     ladder.finishes("1-large", 60)
     HandMade(tmp_path, "aside")
-    names = [f"tiny-control-{kind}" for kind in ("tokenformer-scratch", "transformer-scratch-0.5x")]
+    names = [f"tiny-control-{kind}" for kind in ("decoder-scratch-0.5x", "tokenformer-scratch")]
     command = f"growctl run {tmp_path}/tiny/schedule.yaml --runs-dir {tmp_path}"
     aside, *family = find_status(tmp_path)
     assert [(run.name, run.state, run.control, run.control_of, run.resume_command) for run in family] == [
         ("tiny", "finished", None, None, None),
-        (names[0], "not started", "tokenformer-scratch", "tiny", command),
-        (names[1], "not started", "transformer-scratch", "tiny", command),
+        (names[0], "not started", "decoder-scratch", "tiny", command),
+        (names[1], "not started", "tokenformer-scratch", "tiny", command),
     ]
     assert (aside.name, aside.control_of) == ("aside", None)
 
-    control = HandMade(tmp_path, names[0], ONE_STAGE, control="tokenformer-scratch")
+    control = HandMade(tmp_path, names[1], ONE_STAGE, control="tokenformer-scratch")
     control.trains("0-large", 10)
     with control.hold():
         assert [(run.state, run.resume_command) for run in find_status(tmp_path, ["tiny"])] == [
-            *(("finished", None), ("running", None), ("not started", None)),
+            *(("finished", None), ("not started", None), ("running", None)),
         ]
-    assert [run.state for run in find_status(tmp_path, ["tiny"])] == ["finished", "stopped", "not started"]
-    assert find_status(tmp_path, [names[0]])[0].resume_command == command
+    assert [run.state for run in find_status(tmp_path, ["tiny"])] == ["finished", "not started", "stopped"]
+    assert find_status(tmp_path, [names[1]])[0].resume_command == command
     assert printed(tmp_path).count(command) == 1
 
 
@@ -136,7 +136,7 @@ def test_slurm_jobs_are_shown_for_their_runs_which_are_resumed_only_without_them
     file = made.directory / "slurm/jobs.json"
     file.parent.mkdir()
     file.write_text(json.dumps(jobs))
-    ladder, control, other = find_status(tmp_path)
+    ladder, other, control = find_status(tmp_path)
     assert ladder.jobs == {"tiny.small": "71", "tiny.large": "72"}
     assert (control.jobs, other.jobs) == ({"tiny-control-tokenformer-scratch.large": "73"}, {})
     assert "to resume tiny and 2 more, once none of its jobs is queued or running:\n    growctl run" in printed(

@@ -10,16 +10,18 @@ from pydantic import ValidationError
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
+from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, slope_trigger
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from growctl.schedule.training_blocks import GrowthBlock
-from model.config import TransformerConfig, num_parameters
+from model.decoder_config import DecoderConfig
 from model.depth import Depth
 from model.policy import GrowthPolicy, Preset
+from model.shapes import num_parameters
 from stages.spec import SlopeTrigger
-from tests.growctl.grown_ladders import ladder, last_model, transformer_ladder
+from tests.growctl.grown_ladders import decoder_ladder, ladder, last_model
 from tests.growctl.schedules import BASE, changed, parse
 from tests.model.growths import INITS, TAUS
 
@@ -233,26 +235,44 @@ def test_every_stage_but_the_last_has_a_slope_trigger_with_its_own_flops() -> No
         assert [slope_trigger(schedule, plan) for plan in plans] == triggers + [None] * (3 - most)
 
 
-# Transformers
+# Decoders
 
 
 STACK = {"depth": "copy-stack", "allow_jump": True}
 
 
 @pytest.mark.parametrize(
-    ("growth", "stages", "sizes"),
+    ("growth", "stages", "sizes", "last"),
     [
-        ({}, [{}, {"hidden_size": 96, "ffn_size": 400, "num_layers": 3}], [(2, 32, 2, 128), (3, 96, 6, 400)]),
-        (STACK, [{}, {"num_layers": 4}, {"num_layers": 12}], [(2, 32, 2, 128), (4, 32, 2, 128), (12, 32, 2, 128)]),
-        ({}, [{"hidden_size": 64, "num_layers": 3}, {"num_layers": 6}], [(3, 64, 4, 256), (6, 64, 4, 256)]),
+        (
+            {},
+            [{}, {"hidden_size": 96, "ffn_tokens": 400, "num_layers": 3}],
+            [(2, 32, 2, 128), (3, 96, 6, 400)],
+            Growth(ffn_tokens=(16, 16), new_layers=1, widen=3),
+        ),
+        (
+            STACK,
+            [{}, {"num_layers": 4}, {"num_layers": 12}],
+            [(2, 32, 2, 128), (4, 32, 2, 128), (12, 32, 2, 128)],
+            Growth(ffn_tokens=(0,) * 4, new_layers=8),
+        ),
+        (
+            {"old_tokens": "freeze"},
+            [{"num_layers": 3}, {"num_heads": 3}],
+            [(3, 32, 2, 128), (3, 32, 3, 128)],
+            Growth(ffn_tokens=(0,) * 3, heads=1),
+        ),
     ],
     ids=str,
 )
-def test_a_transformer_ladder_plans_the_sizes_of_its_stages(
-    growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]]
+def test_a_decoder_ladder_plans_the_sizes_of_its_stages(
+    growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]], last: Growth
 ) -> None:
-    for plan, size in zip(plan_stages(transformer_ladder(*stages, growth=growth)), sizes, strict=True):
-        assert isinstance(plan.model, TransformerConfig)
-        assert (plan.model.num_layers, plan.model.hidden_size, plan.model.num_heads, plan.model.ffn_size) == size
+    plans = plan_stages(decoder_ladder(*stages, growth=growth))
+    for plan, size in zip(plans, sizes, strict=True):
+        assert isinstance(plan.model, DecoderConfig)
+        assert (plan.model.num_layers, plan.model.hidden_size, plan.model.num_heads, plan.model.ffn_tokens) == size
         assert plan.num_parameters == num_parameters(plan.model)
-        assert (plan.growth.attention_tokens, plan.growth.ffn_tokens) == ((), ())
+    assert plans[-1].growth == last
+    old = [float("old_tokens" not in growth)] * (len(plans) - 1)
+    assert [rule.factor(0) for rule in plans[-1].generations] == [*old, 1.0]

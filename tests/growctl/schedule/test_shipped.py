@@ -16,6 +16,7 @@ from model.errors import UserError
 from tests.growctl.schedules import NEEDS_A_RUN, file_of
 
 NAMES = [name for name in shipped_schedules() if name not in NEEDS_A_RUN]
+OF_A_DECODER = ["stages=[{name: whole, train_steps: 9}]", "controls=[]"]
 CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHIPPED])]
 
 
@@ -38,8 +39,10 @@ def test_every_shipped_schedule_plans_and_reloads_with_its_controls(
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_shipped_choice_loads_in_a_schedule(group: str, choice: str) -> None:
-    without = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []
-    assert load_schedule("quickstart", [f"{group}={choice}", *without])
+    others = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []
+    if group == "model" and not choice.startswith("tokenformer"):
+        others = OF_A_DECODER
+    assert load_schedule("quickstart", [f"{group}={choice}", *others])
 
 
 def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
@@ -149,3 +152,19 @@ def test_the_published_models_have_their_sizes_budgets_and_recipes(
     nominal = name.startswith("pile/")
     assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx(millions, rel=0.06 if nominal else 5e-4)
     assert all(0 < plan.ramp_steps < learning_rate.warmup_steps for plan in plans[1:] if tokens is PAPER)
+
+
+@pytest.mark.parametrize(
+    ("choice", "parameters"),
+    [
+        ("llama_15m", 15_191_712),
+        ("llama3.2_1b", 1_235_814_400),
+        ("nanochat_d20", 561_045_760),
+        ("qwen3_0.6b", 596_049_920),
+        ("smollm2_135m", 134_515_008),
+        ("smollm2_360m", 361_821_120),
+        ("tinyllama_1.1b", 1_100_048_384),
+    ],
+)
+def test_published_decoders_have_their_numbers_of_parameters(choice, parameters):
+    assert plan_stages(load_schedule("quickstart", [f"model={choice}", *OF_A_DECODER]))[0].num_parameters == parameters

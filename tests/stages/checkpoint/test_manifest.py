@@ -24,7 +24,7 @@ TEXTS = {
 CHANGES: list[tuple[dict[str, Any], str]] = [
     *(({"step": wrong}, CANNOT + "step") for wrong in (-1, "1", 1.5)),
     *(({name: wrong}, CANNOT + name) for name, wrong in (("files", []), ("model", 3), ("lineage", None), ("new", 1))),
-    ({"model": {"hidden_size": 10**400}}, CANNOT + "a number in it is out of range"),
+    ({"model": {"head_width": 10**400}}, CANNOT + "a number in it is out of range"),
     ({"seal": None}, "seal is missing"),
     ({"seal": None, "format_version": 1}, "format version 1; this growctl reads 3"),
     ({"format_version": 4}, "format version 4; this growctl reads 3"),

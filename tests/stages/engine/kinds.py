@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.shapes import ModelConfig
 from stages.spec import TrainSpec
 from tests.stages.specs import small_spec
 
@@ -11,7 +11,7 @@ MOMENTUM = 0.9
 """Muon's. Not DeepSpeed's default."""
 
 
-def engine_spec(kind: str, config: TokenformerConfig | TransformerConfig, **changes: Any) -> TrainSpec:
+def engine_spec(kind: str, config: ModelConfig, **changes: Any) -> TrainSpec:
     """The spec of an engine, with `changes`."""
     stage, precision, *more = kind.split("-")
     changes |= {"zero_stage": int(stage[-1]), "precision": precision}

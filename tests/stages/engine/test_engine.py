@@ -2,7 +2,7 @@
 
 from deepspeed.runtime import compiler
 
-from model.config import TransformerConfig
+from model.decoder_config import decoder_config
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
@@ -33,15 +33,15 @@ def test_each_growth_adds_its_own_groups_and_keeps_the_earlier_ones():
 
 def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own_and_only_matrices_decay():
     grown = grow_config(small_config(), attention_tokens=3, ffn_tokens=6)
-    transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    for config, generations in ((grown, 2), (transformer, 1)):
+    decoder = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_tokens=64)
+    for config, generations in ((grown, 2), (decoder, 1)):
         groups = {group["name"]: group for group in parameter_groups(build_model(config, device="meta"), 0.1, "muon")}
         muon = [f"generation-{number}-muon" for number in range(generations)]
         assert list(groups) == ["generation-0-decay", muon[0], "generation-0-no-decay", *muon[1:]]
         assert [name for name, group in groups.items() if group["use_muon"]] == muon
         assert [tuple(p.shape) for p in groups["generation-0-decay"]["params"]] == [(31, 16)]  # the embedding
         assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
-    for group in parameter_groups(build_model(transformer, device="meta"), 0.1):
+    for group in parameter_groups(build_model(decoder, device="meta"), 0.1):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
 
 

@@ -17,9 +17,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig, parameter_shapes
+from model.config import TokenformerConfig
 from model.initialization import build_model
 from model.policy import GrowthPolicy, ramp_config
+from model.shapes import parameter_shapes
 from stages.checkpoint.manifest import (
     CheckpointError,
     manifest_hash,

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
+from model.config import tokenformer_config
+from model.decoder_config import decoder_config
 from model.policy import grow_config, ramp_config
+from model.shapes import ModelConfig, num_parameters
 from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, reduce_bucket
 from stages.spec import TrainSpec
 from tests.stages.engine.kinds import PLAIN, engine_spec
@@ -21,9 +23,9 @@ BASE = tokenformer_config(num_layers=2, attention_tokens=100, ffn_tokens=900, **
 GROWN = ramp_config(grow_config(BASE, attention_tokens=100, ffn_tokens=900), 1.0)
 """Two generations, and parameters large enough for ZeRO-3 to partition."""
 
-TRANSFORMER = TransformerConfig(num_layers=2, ffn_size=256, **SHAPE | {"vocab_size": 500})
+DECODER = decoder_config(num_layers=2, ffn_tokens=256, **SHAPE | {"vocab_size": 500})
 DEEP_TOKENFORMER = tokenformer_config(num_layers=6, attention_tokens=64, ffn_tokens=256, **SHAPE)
-DEEP_TRANSFORMER = TransformerConfig(num_layers=5, ffn_size=256, **SHAPE)
+DEEP_DECODER = decoder_config(num_layers=5, ffn_tokens=256, **SHAPE)
 """Models that keep most of their activations in blocks, to recompute them."""
 
 OFFLOADED = ("zero1-bf16-offloaded", "zero2-fp32-offloaded", "zero3-bf16-offloaded")
@@ -36,7 +38,7 @@ class Case(NamedTuple):
 
     ranks: int
     kind: str
-    config: TokenformerConfig | TransformerConfig = GROWN
+    config: ModelConfig = GROWN
     sequence_length: int = 8
     recompute_every: int | None = None
 
@@ -62,11 +64,11 @@ def reckoned(
 
 # With long sequences the peak is in the loss or the blocks, with short ones in the gradients and the update.
 CASES = {f"{kind} on 2": Case(2, kind) for kind in KINDS}
-CASES |= {f"{kind} on 1": Case(1, kind, TRANSFORMER, 64) for kind in ("zero1-bf16", "zero3-bf16")}
+CASES |= {f"{kind} on 1": Case(1, kind, DECODER, 64) for kind in ("zero1-bf16", "zero3-bf16")}
 RECOMPUTING = {f"{kind}, recomputed on 2": Case(2, kind, recompute_every=1) for kind in (MUON[0], MUON[2])}
 DEEP = {
     "deep tokenformer": Case(1, "zero3-bf16", DEEP_TOKENFORMER, 256, recompute_every=2),
-    "deep transformer": Case(1, "zero1-fp32", DEEP_TRANSFORMER, 256, recompute_every=1),
+    "deep decoder": Case(1, "zero1-fp32", DEEP_DECODER, 256, recompute_every=1),
 }
 CASES |= RECOMPUTING | DEEP
 
@@ -132,7 +134,7 @@ def test_more_ranks_never_need_more_memory_each_and_more_sequences_never_less(ki
 
 
 @settings(max_examples=20)
-@given(st.sampled_from(PLAIN), st.sampled_from([GROWN, TRANSFORMER]), st.integers(1, 64))
+@given(st.sampled_from(PLAIN), st.sampled_from([GROWN, DECODER]), st.integers(1, 64))
 def test_the_optimizer_takes_12_bytes_per_parameter_over_all_ranks(kind, config, ranks) -> None:
     assert 0 <= ranks * reckoned(kind, config, ranks).optimizer - 12 * num_parameters(config) < 12 * ranks
 
@@ -155,7 +157,7 @@ def test_zero_1_copies_the_gradients_of_the_embedding_and_of_muons_matrices_into
 def test_an_evaluation_at_a_longer_context_needs_memory_of_its_own_beyond_a_micro_batch_of_its_tokens() -> None:
     kind: dict[str, Any] = {"zero_stage": 1, "world_size": 1, "precision": "fp32", "device": "cpu"}
     alike, longer = (
-        TrainingMemory(TRANSFORMER, sequence_length=16, evaluation_length=length, **kind) for length in (16, 1 << 16)
+        TrainingMemory(DECODER, sequence_length=16, evaluation_length=length, **kind) for length in (16, 1 << 16)
     )
     assert longer.of(1).total > 2 * alike.of(1).total, "one sequence of 65,536 tokens"
     assert longer.of(1 << 14).total == alike.of(1 << 14).total, "of which a micro-batch has as many as four"

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.config import tokenformer_config
+from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.policy import GrowthPolicy
+from model.shapes import ModelConfig
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
@@ -25,13 +27,13 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
 from stages.grow import compare as compare_module
 from stages.grow.compare import compare
-from stages.grow.expand import expand, expand_transformer, shrink
+from stages.grow.expand import expand, shrink
 from tests.stages.checkpoints import write_checkpoint
 
 CONFIG = tokenformer_config(
     num_layers=2, attention_tokens=5, ffn_tokens=10, vocab_size=300, hidden_size=16, num_heads=2
 )
-TRANSFORMER = TransformerConfig(vocab_size=300, hidden_size=16, num_heads=2, num_layers=2, ffn_size=32)
+DECODER = decoder_config(vocab_size=300, hidden_size=16, num_heads=2, num_layers=2, ffn_tokens=32)
 COPY, OFFICIAL = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
 ZERO_VALUE = GrowthPolicy(init="zero-value", tau="per-generation")
 NOISY = COPY.model_copy(update={"copy_noise": 1e-3, "allow_jump": True})
@@ -45,7 +47,7 @@ def prepare_text(datasets: Path) -> Path:
     return prepare(DataSpec(source=source, include="*.py", vocab_size=300, validation_fraction=0.2), datasets)
 
 
-def write_trained(directory: Path, dataset: Path, config: TokenformerConfig | TransformerConfig = CONFIG) -> Path:
+def write_trained(directory: Path, dataset: Path, config: ModelConfig = CONFIG) -> Path:
     """A checkpoint whose manifest names `dataset`."""
     write_checkpoint(directory, config)
     described = read_dataset_manifest(dataset)
@@ -168,25 +170,27 @@ def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_b
 
 
 @pytest.mark.parametrize(
-    ("depth", "sizes", "preserved"),
+    ("depth", "added", "preserved"),
     [
-        ("append", {"hidden_size": 48, "num_heads": 6, "ffn_size": 96}, True),
-        ("copy-stack", {"num_layers": 4}, False),
-        ("copy-middle", {"num_layers": 3}, False),
+        ("append", {"widen": 3, "ffn_tokens": 5, "heads": 1, "new_layers": 1}, True),
+        ("interleave", {"ffn_tokens": 5, "heads": 1, "new_layers": 1}, True),
+        ("copy-stack", {"new_layers": 2}, False),
+        ("copy-middle", {"new_layers": 1}, False),
     ],
 )
-def test_transformers_are_compared(tmp_path, dataset, depth, sizes, preserved):
-    old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
-    expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), depth=depth)
+def test_decoders_are_compared(tmp_path, dataset, depth, added, preserved):
+    old = write_trained(tmp_path / "old", dataset, DECODER)
+    expand(old, tmp_path / "new", **added, policy=GrowthPolicy(depth=depth, allow_jump=not preserved))
     found = compare(old, tmp_path / "new", dataset, **TEXT)
     assert (found.verdict == "preserved") is found.lineage.growth.preserves is preserved
     assert not found.breaks_promise
+    assert bool(read_manifest(tmp_path / "new").group_steps) is ("widen" not in added), "its moments are kept"
     alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
     assert compare(old, tmp_path / "new", dataset, **TEXT).breaks_promise is preserved
 
 
 def test_checkpoints_that_cannot_be_compared_are_refused(old, dataset, tmp_path):
-    other = write_trained(tmp_path / "transformer", dataset, TRANSFORMER)
+    other = write_trained(tmp_path / "decoder", dataset, DECODER)
     found = compare(old, other, dataset, **TEXT)  # different families can be
     assert (found.verdict, found.lineage.operation) == ("changed", None)
     small = write_trained(tmp_path / "small", dataset, CONFIG.model_copy(update={"vocab_size": 299}))

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stages.checkpoint.parameters
-from model.config import TransformerConfig, num_parameters, parameter_shapes
+from model.decoder_config import decoder_config
 from model.depth import COPYING
 from model.errors import UserError
 from model.initialization import build_model
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy
+from model.shapes import num_parameters, parameter_shapes
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.lineage import GrowthRecord
@@ -30,6 +31,7 @@ from tests.stages.grow.test_compare import rewrite
 IDS = torch.randint(0, 31, (2, 12), generator=torch.Generator().manual_seed(0))
 COPY, INTERLEAVE = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy(depth="interleave")
 STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
+DECODER = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_tokens=64)
 POLICIES = [
     *(GrowthPolicy(), INTERLEAVE, GrowthPolicy(init="zero-value", tau="per-generation", depth="interleave")),
     GrowthPolicy(init="zero-key", tau="frozen"),
@@ -53,21 +55,21 @@ def final(tmp_path):
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(
-    num_layers=st.integers(0, 2),
+    base=st.sampled_from([*(small_config(num_layers=n) for n in range(3)), DECODER]),
     growths=st.lists(
         st.tuples(st.sampled_from(POLICIES), st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), max_size=3
     ),
 )
-def test_growths_keep_the_function_and_shrink_undoes_them_one_by_one_or_at_once(tmp_path_factory, num_layers, growths):
+def test_growths_keep_the_function_and_shrink_undoes_them_one_by_one_or_at_once(tmp_path_factory, base, growths):
     folder = tmp_path_factory.mktemp("growths")
     paths = [folder / "base"]
-    write_checkpoint(paths[0], small_config(num_layers=num_layers))
+    write_checkpoint(paths[0], base)
     for policy, attention, ffn, new_layers in growths:
         old = read_manifest(paths[-1])
         attention, ffn = (attention, ffn) if old.model.num_layers else (0, 0)
         new_layers = new_layers or int(not (attention or ffn))
-        size = (3, 4) if new_layers else None
-        tokens: dict[str, Any] = {"attention_tokens": attention, "ffn_tokens": ffn}
+        size = (3, 4) if new_layers and base is not DECODER else None
+        tokens: dict[str, Any] = {"heads" if base is DECODER else "attention_tokens": attention, "ffn_tokens": ffn}
         paths.append(folder / str(len(paths)))
         manifest = expand(paths[-2], paths[-1], new_layers=new_layers, layer_tokens=size, policy=policy, **tokens)
         assert verify_checkpoint(paths[-1]) == manifest
@@ -200,14 +202,13 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
         (final, {"attention_tokens": -3, "ffn_tokens": 1}, UserError, "growth adds -3"),
         (final, {"output": final}, CheckpointError, "already exists"),
         (tmp_path / "nowhere", {}, CheckpointError, "does not exist"),
-        (tmp_path / "transformer", {}, UserError, "only a tokenformer can grow"),
+        (tmp_path / "decoder", {}, UserError, "the layers of a decoder .* have no attention tokens"),
         (tmp_path / "short", {}, CheckpointError, r"embedding\.weight\.safetensors has \d+ bytes"),
     ]
-    transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    write_checkpoint(tmp_path / "transformer", transformer)
+    write_checkpoint(tmp_path / "decoder", DECODER)
     write_checkpoint(tmp_path / "short")
     os.truncate(tmp_path / "short" / parameter_file("embedding.weight"), 100)
     for source, changes, error, message in cases:
         with pytest.raises(error, match=message):
             expand(source, **({"output": tmp_path / "grown", "attention_tokens": 4} | changes))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "short", "transformer"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["decoder", "final", "short"]

@@ -3,34 +3,41 @@
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
 
-from model.config import TokenformerConfig, TransformerConfig
+from model.config import RotaryScaling, TokenformerConfig
+from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.shapes import ModelConfig
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import export as exporting
 from stages.huggingface import same_logits
 from stages.huggingface.export import export_huggingface
 from stages.huggingface.record import HuggingFaceExport, LogitsCheck
-from stages.huggingface.same_logits import ExportDiffers
+from stages.huggingface.same_logits import LogitsDiffer
 from tests.pretrained import text_config, write_pretrained
 
-TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
+SIZES = {"vocab_size": 270, "hidden_size": 32, "num_heads": 2, "num_layers": 2, "ffn_tokens": 64}
+LLAMA: dict[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "rotary_fraction": 1.0}
+NO_BIAS: dict[str, Any] = dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias"), False)
 COPIES = GrowthPolicy(init="copy", tau="recompute")
 OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation")
 
 
 def half_ramped() -> TokenformerConfig:
     """A model that has grown once; its new keys have reached 0.3 of their weight."""
-    return ramp_config(grow_config(text_config(vocab_size=270), attention_tokens=3, ffn_tokens=4), 0.3)
+    grown = grow_config(text_config(vocab_size=270), attention_tokens=3, ffn_tokens=4)
+    assert isinstance(grown, TokenformerConfig)
+    return ramp_config(grown, 0.3)
 
 
-def pretrained_of(folder: Path, config: TokenformerConfig | TransformerConfig) -> Pretrained:
+def pretrained_of(folder: Path, config: ModelConfig) -> Pretrained:
     write_pretrained(folder / "checkpoint", config)
     return load_pretrained(folder / "checkpoint")
 
@@ -84,7 +91,7 @@ def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_
 ):
     exact: dict[str, torch.Tensor] = {}
 
-    def check(directory: Path, *_) -> LogitsCheck:
+    def check(directory: Path, *_, **__) -> LogitsCheck:
         exact.update(weights_in(directory))
         return LogitsCheck(transformers="5.19", largest_difference=0.0, allowed=1e-5)
 
@@ -106,21 +113,38 @@ def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_
     [
         (text_config(num_layers=0), "has no layers, and an export to Hugging Face needs at least one"),
         (text_config().model_copy(update={"document_end_id": 0}), r"within documents only \(data\.document_mask\)"),
-        (TRANSFORMER, "there already exists; choose another directory"),
+        (text_config(), "there already exists; choose another directory"),
+        (
+            decoder_config(**SIZES, **LLAMA | {"activation": "relu2"}),
+            "LlamaForCausalLM, needs activation swiglu",
+        ),
+        (decoder_config(**SIZES, **LLAMA | {"norm": "layernorm"}), "needs norm rmsnorm instead of layernorm"),
+        (decoder_config(**SIZES, **LLAMA | {"rotary_fraction": 0.5}), r"needs rotary_fraction 1\.0 instead of 0\.5"),
+        (
+            decoder_config(**SIZES, **LLAMA | NO_BIAS | {"output_bias": True}),
+            "LlamaForCausalLM, needs output_bias False",
+        ),
+        (decoder_config(**SIZES, **LLAMA, qk_norm=True), "LlamaForCausalLM, needs qk_norm False instead of True"),
+        (decoder_config(**SIZES, num_kv_heads=1), "GPTNeoXForCausalLM, needs num_kv_heads 2 instead of 1"),
+        (grow_config(decoder_config(**SIZES), heads=1), r"GPTNeoXForCausalLM, needs head_width 10\.6.* instead of 16"),
+        (
+            decoder_config(**SIZES, rotary_scaling=RotaryScaling(kind="yarn", factor=2.0, trained_length=16)),
+            "rotary_scaling yarn cannot be exported; linear and llama3 can",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, config, message):
     pretrained = pretrained_of(tmp_path, config)
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match=message):
-        export(pretrained, tmp_path / ("there" if config is TRANSFORMER else "out"))
+        export(pretrained, tmp_path / ("there" if "there" in message else "out"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "there"]
 
 
 def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(same_logits.importlib.metadata, "version", lambda _: "5.19.0")
-    monkeypatch.setattr(same_logits, "_logits_of_export", lambda _, ids: torch.zeros(*ids.shape, 270))
-    with pytest.raises(ExportDiffers, match=r"differ from the checkpoint's by up to 0\.\d+; at most 1e-05 is allowed"):
+    monkeypatch.setattr(same_logits, "_logits_of", lambda _, ids, *__: torch.zeros(*ids.shape, 270))
+    with pytest.raises(LogitsDiffer, match=r"differ from growctl's by up to 0\.\d+; at most 1e-05 is allowed"):
         export(pretrained, tmp_path / "out", check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 

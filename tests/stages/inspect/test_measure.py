@@ -1,4 +1,4 @@
-"""What an inspection measures equals what is computed by hand, for every score function and for a Transformer.
+"""What an inspection measures equals what is computed by hand, for every score function and for a decoder.
 
 Shapes: S sequences, B batch, T sequence, D model width, O output width, M data tokens, N parameter tokens.
 """
@@ -12,19 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
+from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig
+from model.decoder_config import DecoderConfig, decoder_config
 from model.errors import Failure
 from model.growth import grow_model
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import GrowthPolicy
+from model.shapes import ModelConfig
 from stages.inspect.facts import Layer, Scores
 from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config
 
 FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
-LINEAR = ("attention_input", "projection", "ffn_input", "ffn_output")
-TRANSFORMER = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=2, ffn_size=24)
+LINEAR = ("query", "key", "value", "projection", "gate", "up", "down")
+DECODER = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=2, ffn_tokens=24, activation="swiglu")
 TOKENS_ST = torch.randint(31, (4, 8), generator=torch.Generator().manual_seed(1))
 BATCHES = [(tokens_BT[:, :-1], tokens_BT[:, 1:]) for tokens_BT in TOKENS_ST.split(2)]
 
@@ -37,9 +39,9 @@ def grown(config: TokenformerConfig) -> TokenformerConfig:
     return config.model_copy(update={"blocks": (first.model_copy(update={"ffn": ffn}), *rest)})
 
 
-CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
+CONFIGS: dict[str, ModelConfig] = {
     **{function: grown(small_config(score_function=function)) for function in FUNCTIONS},
-    "transformer": TRANSFORMER,
+    "decoder": DECODER,
 }
 
 
@@ -48,7 +50,7 @@ def built(name: str) -> LanguageModel:
     model = build_model(CONFIGS[name], seed=0).double()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "key_tokens" in name or "attention_input" in name:
+            if "key_tokens" in name or "query.weight" in name or "key.weight" in name:
                 parameter.mul_(20)
     return model
 
@@ -58,7 +60,7 @@ for_each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def layer_names(model: LanguageModel) -> tuple[str, ...]:
-    return LINEAR if isinstance(model.config, TransformerConfig) else PATTENTIONS
+    return LINEAR if isinstance(model.config, DecoderConfig) else PATTENTIONS
 
 
 def layers(model: LanguageModel, tokens_ST: Tensor = TOKENS_ST) -> dict[tuple[int, str], Layer]:
@@ -136,7 +138,7 @@ def test_gains_and_activations_are_those_of_each_layer_alone(name):
 
 
 def test_a_model_with_weights_that_are_not_finite_fails():
-    model = build_model(TRANSFORMER, seed=0)
+    model = build_model(DECODER, seed=0)
     with torch.no_grad():
         model.embedding.weight[3] = torch.nan
     with pytest.raises(Failure, match="the loss is nan"):

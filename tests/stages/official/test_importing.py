@@ -13,10 +13,11 @@ from deepspeed.utils import zero_to_fp32
 from model.language_model import LanguageModel
 from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
+from stages.checkpoint.foreign import open_weights
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from stages.official.importing import import_official, open_weights
+from stages.official.importing import import_official
 from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
@@ -57,7 +58,7 @@ def assert_holds(model: LanguageModel, state: dict[str, torch.Tensor]) -> None:
 def test_a_folder_of_two_models_and_a_file_without_named_tensors_are_refused(tmp_path):
     weights, settings = write_official(tmp_path, name="both/pytorch_model.bin")
     write_official(tmp_path, name="both/model.safetensors")
-    assert "but has pytorch_model.bin, model.safetensors" in refusal(tmp_path, tmp_path / "both", settings)
+    assert "but has model.safetensors, pytorch_model.bin" in refusal(tmp_path, tmp_path / "both", settings)
     torch.save([torch.ones(2)], weights)
     assert "does not consist of named tensors" in refusal(tmp_path, weights, settings)
 

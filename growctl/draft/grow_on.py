@@ -1,0 +1,289 @@
+"""Drafts a schedule that grows a checkpoint, its own or an imported one, and trains it on: `growctl init --from`."""
+
+import json
+import math
+import textwrap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator
+
+from growctl.draft.recipe import (
+    DECAY_SHARE,
+    EVALUATION_SHARE,
+    FEWEST_STEPS,
+    RAMP_SHARE,
+    SHARDINGS,
+    USUAL_SEQUENCES,
+    WARMUP_SHARE,
+    Sharding,
+    WishOptions,
+    batch_sequences,
+    peak_rate,
+    round_number,
+)
+from growctl.draft.text_source import TextSource, splits, text_source
+from growctl.find_checkpoint import find_checkpoint
+from growctl.ladder.datasets import enough_sequences
+from growctl.ladder.warnings import OPTIMAL_TOKENS
+from growctl.runs_dir import RunPaths
+from growctl.schedule.blocks import DECODER_KEYS, SHARED_KEYS
+from growctl.schedule.fields import Count, parse_count
+from growctl.schedule.files import SHIPPED, choices
+from growctl.schedule.start_block import BaseBlock, StartBlock, describe_start
+from growctl.text.formatting import short_count
+from model.config import TokenformerConfig
+from model.errors import UserError
+from model.parameter_names import OptimizerName
+from model.policy import grow_config
+from model.shapes import ModelConfig, num_parameters
+from stages.checkpoint.manifest import read_manifest
+from stages.stage_dir import TOKENIZER_NAME
+
+PEAK_SHARE = 0.5
+"""The peak, as a share of the one that the checkpoint was trained with, or of the one that its size suits."""
+
+REPLAY_SHARE = 0.05
+"""Share of `--replay`: enough where the new text is like the old one; 0.25 or more where it is not (arXiv
+2403.08763)."""
+
+LONGEST_CONTEXT = 2048
+"""More than the context that a draft trains with, however long the checkpoint's is."""
+
+_TEMPLATE = """\
+# {before} -> {after} parameters on {tokens} tokens. Written by:
+#   {command}
+# Every value is yours to change. `growctl plan` on this file shows what it costs; `growctl run` trains it.
+
+seed: 0
+
+start:
+  checkpoint: {checkpoint}
+
+data:
+{data}
+# That of the checkpoint.
+model:
+{model}
+stages:
+  - {{name: {name}, {sizes}, train_tokens: {tokens}}}  # {parameters:,} parameters
+
+# {batch_tokens:,} tokens per step, {steps:,} steps.
+training:
+  sequence_length: {length}
+  batch_size: {batch}
+
+# A second warm-up and decay. The peak is {share:g} of {whose}, so that training unlearns little.
+learning_rate:
+  peak: {peak:g}
+  shape: wsd
+  span: ladder
+  warmup_steps: {warmup}
+  decay: {decay:g}  # of all steps
+
+# {why}
+optimizer: {{name: {optimizer}}}
+
+# The growth itself changes nothing (docs/growing.md).
+growth:
+  depth: interleave
+  ramp: {ramp:g}  # of the stage's steps, over which the keys of new tokens rise from 0
+
+evaluation:
+  every: {every}
+  max_sequences: {sequences}
+
+checkpoint:
+  every: {every}  # a kill costs this many steps at most
+
+# What growing is compared with: the checkpoint trained on as it is for the same FLOPs{scratch}.
+controls:
+{controls}
+launch:
+  devices: {devices}
+  zero_stage: {zero_stage}
+  offload: {offload}
+  micro_batch_size: auto
+{hardware}"""
+
+
+def _is_size(text: str) -> str:
+    if text.endswith("x") and text[:-1].replace(".", "", 1).isdigit():
+        return text
+    try:
+        parse_count(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a factor, such as 2x") from None
+    return text
+
+
+class GrowWish(WishOptions):
+    """The options of `growctl init --from`; `start` is `--from`."""
+
+    start: str
+    params: Annotated[str, AfterValidator(_is_size)]
+    """Parameters in the end: a count, or a factor such as 2x."""
+
+    tokens: Count | None = None
+    """Data tokens from now on."""
+
+    replay: str | None = None
+    """More of the text that the checkpoint has read, or text like it, to mix in."""
+
+
+@dataclass(frozen=True)
+class GrowOn:
+    """Every number of such a schedule, before it is written down."""
+
+    wish: GrowWish
+    base: BaseBlock
+    sizes: dict[str, int]
+    """What the stage sets."""
+
+    grown: ModelConfig
+    source: TextSource
+    tokens: int
+    sharding: Sharding = SHARDINGS[0]
+    recipe: None = None
+    remark: str = ""
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters in the end."""
+        return num_parameters(self.grown)
+
+    @cached_property
+    def length(self) -> int:
+        """Context of training: the checkpoint's, up to LONGEST_CONTEXT."""
+        known = self.base.sequence_length or read_manifest(Path(self.base.path)).text.context_length
+        return min(known or 1024, LONGEST_CONTEXT)
+
+    @property
+    def optimizer(self) -> OptimizerName:
+        """The one that trained the checkpoint; AdamW if that is not known, as it trained most models that exist."""
+        trained = [entry for entry in read_manifest(Path(self.base.path)).lineage.history if entry.operation == "train"]
+        used = trained[-1].determined_by.get("optimizer", {}) if trained else {}
+        return "muon" if used.get("name") == "muon" and self.sharding[1] == "none" else "adamw"
+
+    def text(self, command: str) -> str:
+        """The whole schedule, with the reason of each value in a comment."""
+        model, path = self.base.model, Path(self.base.path)
+        batch = batch_sequences(self.num_parameters, self.tokens, self.length)
+        steps = self.tokens // (batch * self.length)
+        if steps < FEWEST_STEPS:
+            raise UserError(
+                f"--tokens {short_count(self.tokens)}: only {steps} steps of {batch * self.length:,} tokens; must be "
+                f"about {short_count(FEWEST_STEPS * batch * self.length)} or more"
+            )
+        own, whose = _peak(path), "the checkpoint's"
+        if own is None:
+            own, whose = peak_rate(self.num_parameters, self.optimizer), "the peak that suits this size from scratch"
+        keys = ("score_function",) if isinstance(model, TokenformerConfig) else DECODER_KEYS
+        values = model.model_dump(mode="json", include={"family", "vocab_size", *SHARED_KEYS, *keys})
+        values |= {"num_layers": model.num_layers}
+        known, sequences = self.base.flops is not None, max(USUAL_SEQUENCES, enough_sequences(self.length))
+        kind = f"{model.family}-scratch"
+        return _TEMPLATE.format(
+            before=short_count(self.base.num_parameters),
+            after=short_count(self.num_parameters),
+            tokens=short_count(self.tokens),
+            command=command,
+            checkpoint=json.dumps(self.base.path),
+            data=textwrap.indent(self._data(path), "  "),
+            model=textwrap.indent(yaml.safe_dump({k: v for k, v in values.items() if v is not None}), "  "),
+            name=short_count(self.num_parameters).lower(),
+            sizes=", ".join(f"{key}: {value}" for key, value in self.sizes.items()),
+            parameters=self.num_parameters,
+            batch_tokens=batch * self.length,
+            steps=steps,
+            length=self.length,
+            batch=batch,
+            share=PEAK_SHARE,
+            whose=whose,
+            peak=float(f"{PEAK_SHARE * own:.2g}"),
+            warmup=max(10, round(WARMUP_SHARE * steps)),
+            decay=DECAY_SHARE,
+            why="As the checkpoint was trained." if self.optimizer == "muon" else "Most models were trained with it.",
+            optimizer=self.optimizer,
+            ramp=RAMP_SHARE,
+            every=round_number(steps / min(20, EVALUATION_SHARE * self.tokens / (sequences * self.length / 3))),
+            sequences=sequences,
+            scratch=", and the large model from scratch" if known else "; what it has cost is not known",
+            controls="  - kind: ungrown\n" + (f"  - kind: {kind}\n" if known else ""),
+            devices=self.wish.gpus or "auto",
+            zero_stage=self.sharding[0],
+            offload=self.sharding[1],
+            hardware=f"  hardware: {{device: {self.wish.device}, mfu: 0.4}}\n" if self.wish.device else "",
+        )
+
+    def _data(self, path: Path) -> str:
+        """The lines of the `data` block."""
+        given, tokenizer = self.source.vocabularies.given, path / TOKENIZER_NAME
+        has_own = tokenizer.exists() and not given
+        own = f"tokenizer: {json.dumps(str(tokenizer))}  # the checkpoint's\n" if has_own else ""
+        if self.wish.replay is None:
+            size = self.source.size
+            counted = splits(self.source.source, size, self.base.model.vocab_size) if size else ""
+            return self.source.text + own + counted + "# --replay mixes in text that the checkpoint has read.\n"
+        texts = {"new": (1 - REPLAY_SHARE, str(self.wish.data)), "replay": (REPLAY_SHARE, self.wish.replay)}
+        mixture = [
+            {"name": name, "weight": weight}
+            | ({"corpus": text} if text in choices("data", [SHIPPED]) else {"source": text_source(text).source})
+            for name, (weight, text) in texts.items()
+        ]
+        return own + yaml.safe_dump({"mixture": mixture}, sort_keys=False)
+
+
+def _peak(path: Path) -> float | None:
+    """The peak rate of the run whose checkpoint this is; None outside one."""
+    run = RunPaths(path.parents[2]) if len(path.parents) > 2 else None
+    if run is None or path.parents[1] != run.stages or not run.schedule.is_file():
+        return None
+    schedule: dict[str, Any] = yaml.safe_load(run.schedule.read_text(encoding="utf-8"))
+    return float(schedule["learning_rate"]["peak"])
+
+
+def grow_on(wish: GrowWish, runs_dir: Path) -> GrowOn:
+    """Follows the rules from a wish to a draft. Raises UserError."""
+    if wish.data is None:
+        raise UserError("--data is missing: the text to train on")
+    path = find_checkpoint(wish.start, runs_dir, tell=lambda line: None).absolute()
+    base = describe_start(StartBlock(checkpoint=str(path)), runs_dir)
+    is_factor = wish.params.endswith("x")
+    wanted = round(float(wish.params[:-1]) * base.num_parameters) if is_factor else parse_count(wish.params)
+    if wanted <= base.num_parameters:
+        raise UserError(f"--params {wish.params}: must be above the {base.num_parameters:,} of {wish.start}, or 2x")
+    sizes, grown = _grown(base.model, wanted)
+    added = num_parameters(grown) - base.num_parameters
+    tokens = wish.tokens or parse_count(short_count(round(OPTIMAL_TOKENS * added)))
+    source = text_source(wish.data)
+    if not (source.vocabularies.given or (Path(base.path) / TOKENIZER_NAME).exists()):
+        raise UserError(f"--from {wish.start}: has no tokenizer; give a dataset that was prepared with its own")
+    return GrowOn(wish, base, sizes, grown, source, tokens)
+
+
+def _grown(model: ModelConfig, wanted: int) -> tuple[dict[str, int], ModelConfig]:
+    """The keys of a stage that come nearest to so many parameters, and its model: more parameter tokens in equal
+    proportion, or more layers of a decoder; FFN units if a layer is too much."""
+    missing = wanted - num_parameters(model)
+
+    def per(**added: Any) -> int:
+        return num_parameters(grow_config(model, **added)) - num_parameters(model)
+
+    if isinstance(model, TokenformerConfig):
+        sizes = {(block.query.num_tokens, block.ffn.num_tokens) for block in model.blocks}
+        if len(sizes) != 1:
+            raise UserError("--from: its layers differ in size, or there are none; write its schedule by hand")
+        [(attention, ffn)] = sizes
+        factor = missing / per(attention_tokens=attention, ffn_tokens=ffn)
+        wanted_tokens = {"attention_tokens": factor * attention, "ffn_tokens": factor * ffn}
+        more: dict[str, Any] = {key: max(1, round(count)) for key, count in wanted_tokens.items()}
+        keys = {"attention_tokens": attention + more["attention_tokens"], "ffn_tokens": ffn + more["ffn_tokens"]}
+        return keys, grow_config(model, **more)
+    if layers := round(missing / per(new_layers=1)):
+        return {"num_layers": model.num_layers + layers}, grow_config(model, new_layers=layers)
+    units = max(1, math.ceil(missing / per(ffn_tokens=1)))
+    return {"ffn_tokens": model.ffn_tokens + units}, grow_config(model, ffn_tokens=units)

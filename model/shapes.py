@@ -1,0 +1,52 @@
+"""The names and shapes of the parameters of a model of either family, from its configuration.
+
+Imports no torch.
+"""
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from model.config import TokenformerConfig, pattention_widths
+from model.decoder_config import DecoderConfig, decoder_shapes
+from model.parameter_names import EMBEDDING, FINAL_NORM, HEAD, TOKEN_KINDS, PartName, in_block
+
+ModelConfig = Annotated[TokenformerConfig | DecoderConfig, Field(discriminator="family")]
+
+
+def block_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every parameter of a block, as the block calls them. Each name ends in its generation."""
+    if isinstance(config, DecoderConfig):
+        return decoder_shapes(config, config.blocks[index])
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, pattention in config.blocks[index].pattentions().items():
+        for kind, width in zip(TOKEN_KINDS, pattention_widths(config, name), strict=True):
+            shapes |= {f"{name}.{kind}.{g.number}": (g.num_tokens, width) for g in pattention.generations}
+    return shapes
+
+
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every parameter, in the order of the built model's `named_parameters()`."""
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    for index, block_id in enumerate(config.block_ids):
+        shapes |= {in_block(block_id, name): shape for name, shape in block_shapes(config, index).items()}
+    kinds = ("weight",) if config.norm == "rmsnorm" else ("weight", "bias")
+    shapes |= {f"{FINAL_NORM}.{kind}": (config.hidden_size,) for kind in kinds}
+    return shapes if config.tie_embeddings else shapes | {HEAD: (config.vocab_size, config.hidden_size)}
+
+
+def parameter_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
+    """The shape of parameter `name`.
+
+    One in a block is looked up there, so the time to draw a growth is linear in the number of added parameters.
+    """
+    part = PartName.parse(name)
+    if part is None:
+        return parameter_shapes(config)[name]
+    return block_shapes(config, config.block_ids.index(part.block))[part.in_block]
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """The number of parameters. A tied embedding counts once."""
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
