@@ -63,10 +63,19 @@ def wrapped(text: str, width: int) -> str:
 
 
 def growth_words(growth: "GrowthRecord") -> str:
-    """How a checkpoint was grown, for example `init matched, tau ramp`; of a decoder, its depth alone.
+    """How a checkpoint was grown, for example `init matched, tau ramp`; of a decoder, what grew.
 
     `depth` is a choice only where there are new layers.
     """
-    policy = growth.policy.model_dump() if growth.policy else {"depth": growth.depth}
-    keys = ("init", "tau", "depth") if growth.new_layers else ("init", "tau")
-    return ", ".join(f"{key} {policy[key]}" for key in keys if key in policy) or "new units"
+    if growth.policy is None:
+        grown = {
+            f"{growth.widen} times as wide": growth.widen > 1,
+            f"{growth.ffn_tokens} FFN units": growth.ffn_tokens,
+            f"{growth.heads} heads": growth.heads,
+            f"depth {growth.depth}": growth.new_layers,
+        }
+        return ", ".join(words for words, has_grown in grown.items() if has_grown)
+    policy = growth.policy.model_dump()
+    return ", ".join(
+        f"{key} {policy[key]}" for key in (("init", "tau", "depth") if growth.new_layers else ("init", "tau"))
+    )
