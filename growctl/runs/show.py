@@ -12,24 +12,29 @@ from typing import Any, Literal
 
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
-from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig
+from model.config import PATTENTIONS, BlockConfig
+from model.decoder_config import DecoderBlockConfig
 from model.parameter_names import PartName
 from model.policy import one_if_equal
 from model.precision import Precision
-from model.shapes import num_parameters, parameter_shapes
+from model.shapes import ModelConfig, num_parameters, parameter_shapes
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted
 from stages.metrics_lines import SourceEvaluation
 
+DECODER_PARTS = ("heads", "ffn")
+"""The parts of a decoder's block that grow."""
+
 
 @dataclass(frozen=True)
 class GenerationFacts:
-    """The parameter tokens that one growth added."""
+    """What one growth added."""
 
     number: int
     tokens: dict[str, int | list[int]]
-    """Parameter tokens by Pattention: one number if all layers have as many, else one for each layer."""
+    """Parameter tokens by Pattention or, of a decoder, `heads` of keys and values and units of the `ffn`: one number if
+    all layers have as many, else one for each layer."""
     new_layers: list[int]
     """The layers that it added, by position from 0; of the base, those that the model began with."""
     num_parameters: int
@@ -52,9 +57,8 @@ class CheckpointFacts:
     num_parameters: int
     """All parameters; the tied embedding counts once."""
     other_parameters: int
-    """Parameters that are not parameter tokens: embedding and norms, and for a decoder everything."""
+    """Parameters outside the layers: embedding, final norm, and the head if it is untied."""
     generations: tuple[GenerationFacts, ...]
-    """Empty for a decoder."""
     validation_loss: float | None
     """Nats per token, measured when the checkpoint was made; else the last one measured before."""
     by_source: dict[str, SourceEvaluation]
@@ -99,7 +103,7 @@ def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> Checkpoint
     manifest = manifest or read_manifest(checkpoint)
     model, size = manifest.model, num_parameters(manifest.model)
     record = manifest.lineage.training or TrainingRecord()
-    generations = _generations(model) if isinstance(model, TokenformerConfig) else ()
+    generations = _generations(model)
     same = ("kind", "step", "text", "precision", "samples_seen", "seed", "dataset_fingerprint", "tokenizer_sha256")
     return CheckpointFacts(
         **{name: getattr(manifest, name) for name in (*same, "lineage")},
@@ -117,34 +121,30 @@ def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> Checkpoint
     )
 
 
-def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:
+def _generations(model: ModelConfig) -> tuple[GenerationFacts, ...]:
     parameters: Counter[int] = Counter()
     for name, shape in parameter_shapes(model).items():
-        if tokens := PartName.parse(name):
-            parameters[tokens.generation] += math.prod(shape)
+        if part := PartName.parse(name):
+            parameters[part.generation] += math.prod(shape)
+    layers = [_sizes(block) for block in model.blocks]
+    pattentions = [p for block in model.blocks if isinstance(block, BlockConfig) for p in block.pattentions().values()]
     return tuple(
         GenerationFacts(
             number=number,
-            tokens={
-                name: one_if_equal([_tokens(block.pattentions()[name], number) for block in model.blocks])
-                for name in PATTENTIONS
-            },
+            tokens={name: one_if_equal([layer[name].get(number, 0) for layer in layers]) for name in layers[0]},
             new_layers=[layer for layer, block in enumerate(model.blocks) if block.generation == number],
             num_parameters=parameters[number],
-            key_ramp=min(
-                generation.key_ramp
-                for block in model.blocks
-                for pattention in block.pattentions().values()
-                for generation in pattention.generations
-                if generation.number == number
-            ),
+            key_ramp=min((g.key_ramp for p in pattentions for g in p.generations if g.number == number), default=1.0),
         )
         for number in sorted(parameters)
     )
 
 
-def _tokens(pattention: PattentionConfig, number: int) -> int:
-    return sum(generation.num_tokens for generation in pattention.generations if generation.number == number)
+def _sizes(block: BlockConfig | DecoderBlockConfig) -> dict[str, dict[int, int]]:
+    """What each part of a block has of each generation: parameter tokens, or heads of keys and values and FFN units."""
+    if isinstance(block, DecoderBlockConfig):
+        return {name: {rows.number: rows.count for rows in getattr(block, name)} for name in DECODER_PARTS}
+    return {name: {g.number: g.num_tokens for g in p.generations} for name, p in block.pattentions().items()}
 
 
 def section(facts: CheckpointFacts) -> Section:
@@ -203,10 +203,13 @@ def cost_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
 def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
     """The rows of the table of generations, its header first."""
     layers: set[int] = set()
-    rows: list[tuple[str, ...]] = [("generation", "new layers", "Q/K/V/O tokens", "FFN tokens", "parameters", "ramp")]
+    is_decoder = facts.model["family"] == "decoder"
+    parts = (DECODER_PARTS[:1], DECODER_PARTS[1:]) if is_decoder else (PATTENTIONS[:-1], PATTENTIONS[-1:])
+    words = ("K/V heads", "FFN units") if is_decoder else ("Q/K/V/O tokens", "FFN tokens")
+    rows: list[tuple[str, ...]] = [("generation", "new layers", *words, "parameters", "ramp")]
     for generation in facts.generations:
         layers |= set(generation.new_layers)
-        tokens = (_token_range(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:]))
+        tokens = (_token_range(generation, names, layers) for names in parts)
         ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
         size, new_layers = short_count(generation.num_parameters), str(len(generation.new_layers) or "")
         rows.append((str(generation.number), new_layers, *tokens, size, ramp))
