@@ -31,11 +31,11 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def adding_tokenizer() -> Tokenizer:
-    """`byte_tokenizer` with a post-processor that puts the end of text before every text, as a Llama's does."""
+def adding_tokenizer(begin: str = END_OF_TEXT) -> Tokenizer:
+    """`byte_tokenizer` with a post-processor that puts the token `begin` before every text, as a Llama's does."""
     tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
-    special = [(END_OF_TEXT, 0)]
-    tokenizer.post_processor = processors.TemplateProcessing(f"{END_OF_TEXT} $A", special_tokens=special)
+    special = [(begin, tokenizer.token_to_id(begin))]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{begin} $A", special_tokens=special)
     return tokenizer
 
 
@@ -50,6 +50,7 @@ def write_pretrained(
     *,
     context_length: int | None = 32,
     tokenizer: Tokenizer | None = None,
+    begin_of_text: str | None = None,
     **changes: Any,
 ) -> Manifest:
     """A whole checkpoint in `directory` with `byte_tokenizer`, or with a `tokenizer` that has the same 261 ids.
@@ -59,6 +60,8 @@ def write_pretrained(
     content = (tokenizer or byte_tokenizer()).to_str().encode()
     facts = TextFacts(
         context_length=context_length,
+        begin_of_text=begin_of_text,
+        begin_of_text_id=byte_tokenizer().token_to_id(begin_of_text) if begin_of_text else None,
         end_of_text=END_OF_TEXT,
         end_of_text_id=0,
         tokenizer_vocab_size=byte_tokenizer().get_vocab_size(),

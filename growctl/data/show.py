@@ -160,7 +160,8 @@ def data_section(document: DataShowDocument) -> Section:
         f"Source: {'a mixture of datasets' if manifest.sources else spec.source}"
         + ("" if spec.include == "**/*" else f", files that match {spec.include}"),
         f"Tokenizer: {tokenizer}, {counted(manifest.vocab_size, 'entry', 'entries')}, {manifest.token_bytes} bytes per "
-        f"stored token; {ending} in {spec.end_of_text} (id {manifest.end_of_text_id})",
+        f"stored token; {ending} in {spec.end_of_text} (id {manifest.end_of_text_id})"
+        + (f" and begins with {spec.begin_of_text} (id {manifest.begin_of_text_id})" if spec.begin_of_text else ""),
         *([f"Left out: {manifest.skipped}"] if manifest.skipped.total else []),
         f"Fingerprint: {manifest.fingerprint}",
     ]

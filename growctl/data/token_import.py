@@ -82,7 +82,7 @@ def import_tokens(
     progress = Progress(on_progress=on_progress)
     local = local_tokenizer(tokenizer)
     file = local or download_tokenizer(tokenizer, "--tokenizer")
-    loaded = read_tokenizer(file, end_of_text, "--tokenizer", "--end-of-text")
+    loaded = read_tokenizer(file, "--tokenizer", {"--end-of-text": end_of_text})
     vocab_size = max(loaded.get_vocab().values()) + 1
     end_of_text_id = loaded.token_to_id(end_of_text)
     assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it

@@ -222,8 +222,11 @@ class GrowOn:
     def _data(self, path: Path) -> str:
         """The lines of the `data` block."""
         given, tokenizer = self.source.vocabularies.given, path / TOKENIZER_NAME
-        has_own = tokenizer.exists() and not given
-        own = f"tokenizer: {json.dumps(str(tokenizer))}  # the checkpoint's\n" if has_own else ""
+        own = ""
+        if tokenizer.exists() and not given:
+            own = f"tokenizer: {json.dumps(str(tokenizer))}  # the checkpoint's\n"
+            tokens = read_manifest(path).text.model_dump(include={"begin_of_text", "end_of_text"}, exclude_none=True)
+            own += "".join(f"{key}: {json.dumps(token, ensure_ascii=False)}\n" for key, token in tokens.items())
         if self.wish.replay is None:
             size = self.source.size
             counted = splits(self.source.source, size, self.base.model.vocab_size) if size else ""

@@ -144,7 +144,7 @@ def _read(
     from stages.inspect.measure import text_windows
 
     if dataset is None:
-        return text_windows(files, opened.tokenizer, opened.text.end_of_text_id, num_sequences, context)
+        return text_windows(files, opened.tokenizer, opened.text, num_sequences, context)
     require_ids(opened, dataset)
     windows = EvaluationWindows(dataset, "validation", context, num_sequences)
     return torch.from_numpy(windows.batch(0, len(windows)))

@@ -113,6 +113,12 @@ class Start:
                 "warning: the start checkpoint was trained with another tokenizer than that of the dataset, so its "
                 "embedding means other tokens; set data.tokenizer to the checkpoint's tokenizer"
             )
+        if self.base.begin_of_text != dataset.spec.begin_of_text:
+            was, now = (token or "nothing" for token in (self.base.begin_of_text, dataset.spec.begin_of_text))
+            message(
+                f"warning: each text that the start checkpoint knows begins with {was}, and those of the dataset with "
+                f"{now}; to keep it, set data.begin_of_text={self.base.begin_of_text or 'null'}"
+            )
         masked, masks = self.base.model.document_end_id is not None, self.schedule.data.document_mask
         if masked != masks:
             message(

@@ -173,6 +173,8 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     rows["precision"] = facts.precision or "unknown"
     rows["dataset"] = _short(facts.dataset_fingerprint)
     rows["tokenizer"] = _short(facts.tokenizer_sha256)
+    if facts.text.begin_of_text is not None:
+        rows["tokenizer"] += f"; each text begins with {facts.text.begin_of_text}"
     if facts.text.context_length is not None:
         rows["context"] = counted(facts.text.context_length, "token")
     kind = "one file per parameter" if facts.kind == "parameters" else "an engine checkpoint, to resume its stage"

@@ -54,6 +54,8 @@ class BaseBlock(Block):
     read_others: bool = False
     """Whether it was trained on other datasets before."""
     tokenizer_sha256: str | None = None
+    begin_of_text: str | None = None
+    """What it expects before each text."""
     sequence_length: NonNegativeInt | None = None
     """The context length that it was trained with last; None if not known."""
     window_length: NonNegativeInt | None = None
@@ -179,6 +181,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         dataset_fingerprint=manifest.dataset_fingerprint,
         read_others=len({entry.determined_by.get("dataset") for entry in trainings}) > 1,
         tokenizer_sha256=manifest.tokenizer_sha256,
+        begin_of_text=manifest.text.begin_of_text,
         sequence_length=sequence_length,
         window_length=determined_by.get("window_length", sequence_length),
         evaluation_length=record.evaluations.length if record.evaluations else None,

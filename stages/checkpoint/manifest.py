@@ -35,7 +35,9 @@ class TextFacts(Strict):
     """Tokens of a training sequence. The model has seen no position beyond it. None: not known."""
 
     begin_of_text: str | None = None
-    """What the tokenizer of an imported model puts before each text. growctl encodes texts without it."""
+    """The special token before each text, if the model has one."""
+
+    begin_of_text_id: NonNegativeInt | None = None
 
     end_of_text: str | None = None
     """The special token between documents."""

@@ -42,6 +42,12 @@ class Pretrained(NamedTuple):
         rows = self.manifest.model.vocab_size
         return min(rows, self.text.tokenizer_vocab_size or rows)
 
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, after the beginning of text if the model has one and `text` does not begin with it."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        begin = self.text.begin_of_text_id
+        return ids if begin is None or ids[:1] == [begin] else [begin, *ids]
+
 
 def load_pretrained(
     path: str | Path,
@@ -126,12 +132,14 @@ def num_token_ids(tokenizer: Tokenizer) -> int:
 
 
 def text_facts(tokenizer: Tokenizer, known: TextFacts) -> TextFacts:
-    """`known` with the facts that depend on the tokenizer replaced. An end of text that it lacks is left out."""
-    end = known.end_of_text or "<|endoftext|>"
-    end_id = tokenizer.token_to_id(end)
+    """`known` with the facts that depend on the tokenizer replaced. Tokens that it lacks are left out."""
+    begin, end = known.begin_of_text, known.end_of_text or "<|endoftext|>"
+    begin_id, end_id = (token and tokenizer.token_to_id(token) for token in (begin, end))
     return known.model_copy(
         update={
             "tokenizer_vocab_size": num_token_ids(tokenizer),
+            "begin_of_text": None if begin_id is None else begin,
+            "begin_of_text_id": begin_id,
             "end_of_text": None if end_id is None else end,
             "end_of_text_id": end_id,
         }

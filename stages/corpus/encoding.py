@@ -39,22 +39,27 @@ _CUT = re.compile("[^\\W_](?= )|[a-zA-Z一-龥가-힣](?=\n)")
 
 
 def encode_documents(
-    tokenizer: Tokenizer, texts: Iterable[tuple[Key, str]], end_of_text_id: int | None, dtype: npt.DTypeLike
+    tokenizer: Tokenizer,
+    texts: Iterable[tuple[Key, str]],
+    begin_id: int | None,
+    end_id: int | None,
+    dtype: npt.DTypeLike,
 ) -> Iterator[tuple[Key, npt.NDArray[Any], int]]:
-    """The tokens of each text and the end of text, if any, in order, in parts, with the text's key and how many of its
-    characters are left after the part: 0 where it ends.
+    """The tokens of each text between the beginning and the end of text, if any, in order, in parts, with the text's
+    key and how many of its characters are left after the part: 0 where it ends.
 
-    The parts of a document together are what the tokenizer gives for its whole text. An end of text that is spelled out
-    in a text is ordinary text; `tokenizer` is set up for that.
+    The parts of a document together are what the tokenizer gives for its whole text. A special token that is spelled
+    out in a text is ordinary text; `tokenizer` is set up for that.
     """
     tokenizer.encode_special_tokens = True
-    end = [] if end_of_text_id is None else [end_of_text_id]
-    is_cut = is_cuttable(tokenizer)
+    begin, end = ([] if token is None else [token] for token in (begin_id, end_id))
+    is_cut, is_first = is_cuttable(tokenizer), True
     parts = ((key, *part) for key, text in texts for part in _parts(text, is_cut))
     for batch in _batches(parts):
         encodings = tokenizer.encode_batch_fast([text for _, text, _ in batch], add_special_tokens=False)
         for (key, _, left), encoding in zip(batch, encodings, strict=True):
-            yield key, np.array(encoding.ids if left else encoding.ids + end, dtype), left
+            yield key, np.array((begin if is_first else []) + encoding.ids + ([] if left else end), dtype), left
+            is_first = left == 0
 
 
 def _parts(text: str, is_cut: bool) -> Iterator[tuple[str, int]]:

@@ -173,10 +173,11 @@ def _write_dataset(
     tokenizer = Tokenizer.from_file(str(path))
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
+    begin_of_text_id = tokenizer.token_to_id(spec.begin_of_text) if spec.begin_of_text else None
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
     assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
     files, num_shuffled, skipped = corpus.shards(), corpus.num_shuffled_shards, Skipped(spec)
-    shards = Shards(corpus, files, num_shuffled, staging, token_bytes, end_of_text_id)
+    shards = Shards(corpus, files, num_shuffled, staging, token_bytes, begin_of_text_id, end_of_text_id)
     parts = shards.tasks().finished(progress, execute)
     for part in parts:
         skipped.join(part.skipped)
@@ -197,6 +198,7 @@ def _write_dataset(
         vocab_size=vocab_size,
         token_bytes=token_bytes,
         tokenizer_sha256=tokenizer_sha256,
+        begin_of_text_id=begin_of_text_id,
         end_of_text_id=end_of_text_id,
         splits=splits,
         source_sha256=corpus.sha256,

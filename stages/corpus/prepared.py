@@ -276,6 +276,7 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
         vocab_size=first.vocab_size,
         token_bytes=first.token_bytes,
         tokenizer_sha256=first.tokenizer_sha256,
+        begin_of_text_id=first.begin_of_text_id,
         end_of_text_id=first.end_of_text_id,
         splits={name: joined_splits([each.splits[name] for each in manifests.values()]) for name in SPLITS},
         sources=entries,

@@ -97,6 +97,7 @@ class Shards:
     directory: Path
     """The dataset that is being prepared, with its tokenizer."""
     token_bytes: int
+    begin_of_text_id: int | None
     end_of_text_id: int
 
     def tasks(self) -> Tasks:
@@ -106,7 +107,8 @@ class Shards:
 
     def _tokenise(self, number: int, meter: Meter) -> ShardRecord:
         """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
-        seed, end = self.corpus.spec.shuffle_seed, self.end_of_text_id
+        seed, begin, end = self.corpus.spec.shuffle_seed, self.begin_of_text_id, self.end_of_text_id
+        dtype = f"<u{self.token_bytes}"
         tokenizer = Tokenizer.from_file(str(self.directory / TOKENIZER_NAME))
         skipped, files = Skipped(self.corpus.spec), self.files[number]
         num_bytes, num_ends = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
@@ -117,7 +119,7 @@ class Shards:
             TokenWriter(self.directory, "validation", number) as validation,
         ):
             writers: dict[SplitName, TokenWriter] = {"train": train, "validation": validation}
-            for document, tokens, left in encode_documents(tokenizer, documents, end, f"<u{self.token_bytes}"):
+            for document, tokens, left in encode_documents(tokenizer, documents, begin, end, dtype):
                 split = document.split
                 writers[split].add(tokens, left == 0)
                 num_ends[split] += int(np.count_nonzero(tokens == end))

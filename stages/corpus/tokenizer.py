@@ -10,7 +10,7 @@ dataset has a copy.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
@@ -37,7 +37,8 @@ def given_tokenizer(spec: DataSpec) -> Tokenizer:
     """The tokenizer that the spec names, with truncation and padding turned off. Raises DataError if it is unusable."""
     assert spec.tokenizer is not None
     path = tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
-    return read_tokenizer(path, spec.end_of_text, "data.tokenizer", "data.end_of_text")
+    tokens = {"data.end_of_text": spec.end_of_text, "data.begin_of_text": spec.begin_of_text}
+    return read_tokenizer(path, "data.tokenizer", tokens)
 
 
 def open_tokenizer(path: Path, key: str = "") -> Tokenizer:
@@ -48,20 +49,21 @@ def open_tokenizer(path: Path, key: str = "") -> Tokenizer:
         raise DataError(f"{key and f'{key}: '}{path} is not a tokenizer.json ({reason(error)})") from error
 
 
-def read_tokenizer(path: Path, end_of_text: str, key: str, end_key: str) -> Tokenizer:
+def read_tokenizer(path: Path, key: str, tokens: Mapping[str, str | None]) -> Tokenizer:
     """The tokenizer in the file `path`, with truncation and padding turned off. Raises DataError if it is unusable.
 
-    `key` and `end_key` are the settings that gave the tokenizer and the end of text.
+    `key` is the setting that gave the tokenizer; `tokens` are those that it must have, by the setting that gave each.
     """
     tokenizer = open_tokenizer(path, key)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if tokenizer.token_to_id(end_of_text) is None:
-        special = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
-        raise DataError(
-            f"{end_key}: the tokenizer {path} has no token {end_of_text!r}; its special tokens are"
-            f" {', '.join(special) or 'none'}"
-        )
+    for token_key, token in tokens.items():
+        if token is not None and tokenizer.token_to_id(token) is None:
+            special = sorted(each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special)
+            raise DataError(
+                f"{token_key}: the tokenizer {path} has no token {token!r}; its special tokens are"
+                f" {', '.join(special) or 'none'}"
+            )
     return tokenizer
 
 

@@ -134,6 +134,7 @@ class DatasetManifest(Sealed):
     """Size of a stored token, an unsigned little-endian integer."""
 
     tokenizer_sha256: str
+    begin_of_text_id: int | None = None
     end_of_text_id: int
     splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
     source_sha256: str | None = None
@@ -159,6 +160,8 @@ class DatasetManifest(Sealed):
         """What a model that is trained on this dataset, `context_length` tokens at a time, knows about its text."""
         return TextFacts(
             context_length=context_length,
+            begin_of_text=self.spec.begin_of_text,
+            begin_of_text_id=self.begin_of_text_id,
             end_of_text=self.spec.end_of_text,
             end_of_text_id=self.end_of_text_id,
             tokenizer_vocab_size=self.vocab_size,

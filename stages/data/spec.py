@@ -100,6 +100,10 @@ class DataSpec(SourceSpec):
     end_of_text: str = Field("<|endoftext|>", min_length=1, examples=["</s>"])
     """The special token after each document. A tokenizer set by `tokenizer` must have it."""
 
+    begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
+    """The special token before each document, for a model whose `tokenizer` puts it there, as Llama's does. `growctl
+    show` names that of a checkpoint. By default nothing."""
+
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
@@ -136,5 +140,10 @@ class DataSpec(SourceSpec):
             raise ValueError(
                 f"vocab_size ({self.vocab_size}) is the size of a tokenizer to train, but tokenizer"
                 f" {self.tokenizer!r} is set: leave out one of the two"
+            )
+        if self.begin_of_text is not None and self.tokenizer is None:
+            raise ValueError(
+                f"begin_of_text ({self.begin_of_text!r}) is a token of a given tokenizer: set tokenizer too, or leave"
+                " out begin_of_text"
             )
         return self

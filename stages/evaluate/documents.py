@@ -1,7 +1,7 @@
 """The text to evaluate on, as token ids.
 
-A text file is one document; a file of JSON lines (`.jsonl`, also compressed) has one per line. The end of text follows
-each document, as in training.
+A text file is one document; a file of JSON lines (`.jsonl`, also compressed) has one per line. Each stands between the
+beginning of text, if the model has one, and the end of text, as in training.
 """
 
 import re
@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tokenizers import Tokenizer
 
 from model.errors import UserError
+from stages.checkpoint.manifest import TextFacts
 from stages.corpus.encoding import encode_documents
 from stages.corpus.files import SourceFile
 from stages.corpus.location import nearest_beside
@@ -27,9 +28,9 @@ _WHITESPACE = re.compile(r"\s+")
 class TokenStream:
     """The tokens of some files, in order, and what has been counted of their text so far."""
 
-    def __init__(self, files: Sequence[Path], tokenizer: Tokenizer, end_of_text_id: int | None) -> None:
+    def __init__(self, files: Sequence[Path], tokenizer: Tokenizer, facts: TextFacts) -> None:
         self.num_tokens = 0
-        """Tokens so far, with the end of text after each document."""
+        """Tokens so far, with the beginning and the end of text of each document."""
         self.num_words = 0
         """Words as lm-evaluation-harness counts them: the parts into which runs of white space cut a document."""
         self.num_bytes = 0
@@ -37,12 +38,13 @@ class TokenStream:
         self._left = 0
         self._files = files
         self._total_bytes = sum(file.stat().st_size for file in files)
-        self._tokenizer, self._end = Tokenizer.from_str(tokenizer.to_str()), end_of_text_id
+        self._tokenizer, self._facts = Tokenizer.from_str(tokenizer.to_str()), facts
 
     def __iter__(self) -> Iterator[Int64Array]:
         """Yields the tokens in arrays of any length."""
-        texts = ((None, text) for text in self._texts())
-        for _, tokens, left in encode_documents(self._tokenizer, texts, self._end, np.int64):
+        texts, facts = ((None, text) for text in self._texts()), self._facts
+        ids = facts.begin_of_text_id, facts.end_of_text_id
+        for _, tokens, left in encode_documents(self._tokenizer, texts, *ids, np.int64):
             self.num_tokens, self._left = self.num_tokens + len(tokens), left
             yield tokens
 

@@ -51,7 +51,7 @@ class GrowctlLM(TemplateLM):
         batch_size: int,
         on_progress: OnProgress = lambda fraction: None,
     ) -> None:
-        """Raises UserError if the tokenizer has no end of text, which stands before each text."""
+        """Raises UserError if the tokenizer has no end of text, which stands before a text if nothing else does."""
         super().__init__()
         if checkpoint.text.end_of_text_id is None:
             raise UserError(
@@ -65,8 +65,14 @@ class GrowctlLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The id of the end of text. It also stands before a text without context."""
+        """The id of the end of text."""
         return self._end_of_text_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The id before a text without context: that of the beginning of text, or else of the end of text."""
+        begin = self._checkpoint.text.begin_of_text_id
+        return self._end_of_text_id if begin is None else begin
 
     @property
     def max_length(self) -> int:
@@ -74,7 +80,9 @@ class GrowctlLM(TemplateLM):
         return self._context
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **ignored: Any) -> list[int]:
-        """The token ids of `string`, never with added special tokens: growctl trains without them."""
+        """The token ids of `string`, after the beginning of text if the model has one, as training put it there."""
+        if add_special_tokens is None or add_special_tokens:
+            return self._checkpoint.encode(string)
         ids: list[int] = self._checkpoint.tokenizer.encode(string, add_special_tokens=False).ids
         return ids
 
@@ -128,7 +136,8 @@ class GrowctlLM(TemplateLM):
         return [(-loss_m.sum().item(), bool(right_m.all())) for loss_m, right_m in zip(losses, likeliest, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of whole texts, each in windows that do not overlap, after an end of text."""
+        """The log-probability of whole texts, each in windows that do not overlap, after the prefix token. As
+        in lm_eval's own class, a beginning of text counts as a token of the text too."""
         windows: list[list[Continuation]] = []
         for (text,) in (request.args for request in requests):
             parts = get_rolling_token_windows(self.tok_encode(text), self.prefix_token_id, self._context, context_len=1)

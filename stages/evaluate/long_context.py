@@ -111,7 +111,7 @@ def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[tuple[
 
 def _first_tokens(checkpoint: Pretrained, files: Sequence[Path], max_tokens: int) -> Int64Array:
     tokens = np.empty(0, np.int64)
-    for part in TokenStream(files, checkpoint.tokenizer, checkpoint.text.end_of_text_id):
+    for part in TokenStream(files, checkpoint.tokenizer, checkpoint.text):
         tokens = np.concatenate((tokens, part))
         if len(tokens) >= max_tokens:
             break

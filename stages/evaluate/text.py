@@ -47,7 +47,7 @@ def text_loss(
     Raises UserError if the text is shorter than two tokens, DataError if a file cannot be read, and Failure if the loss
     is not finite.
     """
-    stream = TokenStream(files, checkpoint.tokenizer, checkpoint.text.end_of_text_id)
+    stream = TokenStream(files, checkpoint.tokenizer, checkpoint.text)
 
     def windows() -> Iterator[Batch]:
         num_scored = 0

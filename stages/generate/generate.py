@@ -28,11 +28,11 @@ def generate(
 ) -> GeneratedText:
     """Continues `prompt` as `settings` say; equal arguments give equal text on the same device.
 
-    An empty prompt begins a new text, after the end of the one before. `on_text` gets the text as it grows, in whole
-    characters.
+    The prompt begins a new text: after the beginning of text if the model has one; an empty one else after the end of
+    the text before. `on_text` gets the text as it grows, in whole characters.
 
-    Raises PromptTooLong if the prompt does not fit into the context, UserError if it is empty and the model has no end
-    of text.
+    Raises PromptTooLong if the prompt does not fit into the context, UserError if it is empty and the model has neither
+    token.
     """
     settings = settings or GenerationSettings()
     tokens, limit = _prompt_tokens(pretrained, prompt), settings.context_length or pretrained.text.context_length
@@ -83,11 +83,10 @@ def continue_rows(
 
 
 def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
-    tokens: list[int] = pretrained.tokenizer.encode(prompt, add_special_tokens=False).ids
-    if tokens:
-        return tokens
-    if prompt:
+    if prompt and not pretrained.tokenizer.encode(prompt, add_special_tokens=False).ids:
         raise UserError(f"the prompt {prompt[:40]!r} has no tokens: the tokenizer drops all of its characters")
+    if tokens := pretrained.encode(prompt):
+        return tokens
     if pretrained.text.end_of_text_id is None:
         raise UserError("the prompt is empty, and the tokenizer has no end of text after which a new text could begin")
     return [pretrained.text.end_of_text_id]

@@ -108,13 +108,13 @@ def export_huggingface(
 
 def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
     """The part of `config.json` that all models share. Batches are padded with the end of text."""
-    end = pretrained.text.end_of_text_id
+    begin, end = pretrained.text.begin_of_text_id, pretrained.text.end_of_text_id
     return {
         "max_position_embeddings": context_length,
         "rope_parameters": rope_parameters(pretrained.manifest.model),
         "use_cache": True,
         "dtype": dtype,
-        "bos_token_id": None,
+        "bos_token_id": begin,
         "eos_token_id": end,
         "pad_token_id": end,
     }
@@ -124,11 +124,14 @@ def _text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
     """The tokenizer and the defaults of text generation: each file's content by name.
 
     Transformers 5 keeps the special tokens in `tokenizer_config.json`. Generation is greedy by default, and ids that no
-    token has are suppressed: the model's logits for them stay what they are.
+    token has are suppressed: the model's logits for them stay what they are. The tokenizer keeps what it adds to texts
+    if the model was trained so.
     """
     exported = Tokenizer.from_str(pretrained.tokenizer.to_str())
-    if any(exported.num_special_tokens_to_add(is_pair) for is_pair in (False, True)):
-        exported.post_processor = None  # growctl trains on texts without added tokens
+    adds = any(exported.num_special_tokens_to_add(is_pair) for is_pair in (False, True))
+    if adds and pretrained.text.begin_of_text is None:
+        exported.post_processor = None
+    begin, begin_id = pretrained.text.begin_of_text, pretrained.text.begin_of_text_id
     end, end_id = pretrained.text.end_of_text, pretrained.text.end_of_text_id
     tokenizer_config = {
         "tokenizer_class": "TokenizersBackend",
@@ -136,11 +139,13 @@ def _text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "left",
         "clean_up_tokenization_spaces": False,
+        **({"bos_token": begin} if begin else {}),
         **({"eos_token": end, "pad_token": end} if end else {}),
     }
     unused = list(range(pretrained.num_token_ids, pretrained.manifest.model.vocab_size))
     generation_config = {
         "do_sample": False,
+        **({} if begin_id is None else {"bos_token_id": begin_id}),
         **({} if end_id is None else {"eos_token_id": end_id, "pad_token_id": end_id}),
         **({"suppress_tokens": unused} if unused else {}),
     }

@@ -111,8 +111,10 @@ def _text(folder: Path, settings: dict[str, Any], rows: int, context_length: int
     ends.append(named.get("content") if isinstance(named, dict) else named)
     end = next((end for end in ends if isinstance(end, str) and tokenizer.token_to_id(end) is not None), None)
     encoded = tokenizer.encode("a")
-    before = takewhile(lambda pair: pair[1], zip(encoded.tokens, encoded.special_tokens_mask, strict=True))
-    begin = "".join(token for token, _ in before) or None
+    before = encoded.tokens[: len([*takewhile(bool, encoded.special_tokens_mask)])]
+    if len(before) > 1:
+        raise CheckpointError(f"{path} puts {' '.join(before)} before each text; growctl puts one token there at most")
+    begin = before[0] if before else None
     return tokenizer, text_facts(tokenizer, facts.model_copy(update={"end_of_text": end, "begin_of_text": begin}))
 
 

@@ -28,6 +28,7 @@ from model.loss import linear_cross_entropy
 from model.parameter_names import PartName
 from model.pattention import Pattention
 from model.shapes import num_parameters
+from stages.checkpoint.manifest import TextFacts
 from stages.counted import counted
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
@@ -150,13 +151,13 @@ def _watch_gradients(
 
 
 def text_windows(
-    files: Sequence[Path], tokenizer: Tokenizer, end_of_text_id: int | None, num_sequences: int, context: int
+    files: Sequence[Path], tokenizer: Tokenizer, facts: TextFacts, num_sequences: int, context: int
 ) -> Tensor:
     """The first windows of the text in `files`, read no further than they need: (S, T + 1) int64.
 
     Raises UserError if the text is shorter than one window, DataError if a file cannot be read.
     """
-    stream = TokenStream(files, tokenizer, end_of_text_id)
+    stream = TokenStream(files, tokenizer, facts)
     first = islice(sliding_windows(stream, context, context), num_sequences)
     whole = [window.tokens for window in first if len(window.tokens) == context + 1]
     if not whole:

@@ -82,12 +82,13 @@ def loads_by_every_auto_class(folder: Path) -> None:
 
 
 def keeps_its_tokenizer(folder: Path) -> None:
-    """That of the checkpoint, which lies beside the folder. growctl encodes without the tokens that some add."""
+    """That of the checkpoint, which lies beside the folder, with the token that it adds if the model knows it."""
     tokenizer = tokenizer_of(folder)
     trained_with = Tokenizer.from_file(str(folder.with_name(f"{folder.name}.checkpoint") / "tokenizer.json"))
     text = f"In the end,\n the  inn é don't{tokenizer.eos_token} ok"
-    assert tokenizer(text)["input_ids"] == trained_with.encode(text, add_special_tokens=False).ids
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    expected = trained_with.encode(text, add_special_tokens=tokenizer.bos_token is not None).ids
+    assert tokenizer(text)["input_ids"] == expected
+    assert tokenizer.decode(expected) == f"{tokenizer.bos_token or ''}{text}"
     padded = tokenizer(list(PROMPTS), padding=True)
     assert padded["attention_mask"][-1][0] == 0, "pads on the left"
 

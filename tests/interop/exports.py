@@ -13,7 +13,7 @@ from model.policy import GrowthPolicy, grow_config
 from model.shapes import ModelConfig
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface.export import export_huggingface
-from tests.pretrained import adding_tokenizer, text_config, write_pretrained
+from tests.pretrained import END_OF_TEXT, adding_tokenizer, text_config, write_pretrained
 
 SENTENCE = "the cat sat in the inn. "
 STEPS = 60
@@ -45,10 +45,12 @@ def small_models() -> dict[str, ModelConfig]:
 def write_export(directory: Path, name: str) -> Path:
     """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
 
-    The grown model comes with a tokenizer that adds a token to each text.
+    The grown model and the Llama come with a tokenizer that adds a token to each text; the Llama was trained so.
     """
-    tokenizer = adding_tokenizer() if name == "grown" else None
-    write_pretrained(directory / f"{name}.checkpoint", small_models()[name], tokenizer=tokenizer)
+    tokenizer = adding_tokenizer() if name in ("grown", "llama") else None
+    begin = END_OF_TEXT if name == "llama" else None
+    checkpoint = directory / f"{name}.checkpoint"
+    write_pretrained(checkpoint, small_models()[name], tokenizer=tokenizer, begin_of_text=begin)
     pretrained = load_pretrained(directory / f"{name}.checkpoint")
     _learn(pretrained)
     folder = directory / name

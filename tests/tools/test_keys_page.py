@@ -35,6 +35,7 @@ MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "
 SCALED = {"model.rotary_scaling": {"kind": "linear", "factor": 2.0, "trained_length": 16}}
 NEEDED: dict[str, dict[str, Any]] = {
     "data.tokenizer": {"data.vocab_size": None, "model.vocab_size": 50_432},
+    "data.begin_of_text": {"data.tokenizer": "gpt2", "data.vocab_size": None, "model.vocab_size": 50_432},
     "data.most_bad_records": {"data.on_bad_record": "skip"},
     "data.when_exhausted": MIXED,
     "data.mixture.N.most_bad_records": MIXED | {"data.mixture.0.on_bad_record": "skip"},

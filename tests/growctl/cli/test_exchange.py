@@ -50,4 +50,6 @@ def test_a_model_of_transformers_is_imported_and_compared_with_it(tmp_path):
     out, _ = run_here("import", "huggingface", tmp_path / "hf", "--output", tmp_path / "imported")
     assert "vocabulary 270 (9 rows of padding), context 32" in out
     assert "compared with the original: Transformers 5" in out
-    assert "Its tokenizer puts <|endoftext|> before each text; growctl does not" in " ".join(out.split())
+    shown = " ".join(run_here("show", tmp_path / "imported")[0].split())
+    assert "each text begins with <|endoftext|>" in shown
+    assert "Its tokenizer puts <|endoftext|> before each text, and so does growctl" in " ".join(out.split())

@@ -27,7 +27,8 @@ def is_held_out(text: str, fraction: float = 0.2) -> bool:
 
 
 def decoded(dataset: Path, split: str) -> list[str]:
-    """The documents decoded from a split's tokens. Each must have exactly one end of text, at its end."""
+    """The documents decoded from a split's tokens. Each must begin with its one beginning of text, if there is one, and
+    end in its one end of text."""
     manifest = read_dataset_manifest(dataset)
     tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
     texts = []
@@ -39,6 +40,9 @@ def decoded(dataset: Path, split: str) -> list[str]:
             *ids, last = tokens[start:end].tolist()
             assert last == manifest.end_of_text_id
             assert manifest.end_of_text_id not in ids
+            if manifest.begin_of_text_id is not None:
+                assert ids.pop(0) == manifest.begin_of_text_id
+                assert manifest.begin_of_text_id not in ids
             texts.append(tokenizer.decode(ids, skip_special_tokens=False))
     return texts
 

@@ -70,7 +70,7 @@ def test_a_tokenizer_that_might_not_cut_encodes_documents_whole(content, change)
     else:
         setattr(tokenizer, name, value)
     assert not is_cuttable(tokenizer)
-    parts = list(encode_documents(tokenizer, [(0, "ab " * 30_000)], 0, "<u2"))
+    parts = list(encode_documents(tokenizer, [(0, "ab " * 30_000)], None, 0, "<u2"))
     assert [left for _, _, left in parts] == [0]
 
 
@@ -78,15 +78,17 @@ def test_the_tokenizer_of_neox_can_cut(shared):
     assert is_cuttable(Tokenizer.from_file(str(shared / "data/gpt-neox-20b-tokenizer.json")))
 
 
-def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(content, monkeypatch):
+@pytest.mark.parametrize("begin", [None, 7])
+def test_documents_of_any_length_keep_their_order_and_have_one_beginning_and_end(content, monkeypatch, begin):
     monkeypatch.setattr(encoding_module, "BATCH_CHARACTERS", 300_000)
     tokenizer = Tokenizer.from_str(content)
     texts = ["a b", "", "ab aa\n" * 30_000, f"b {END} a", "a" * 1000]
     found: list[list[int]] = [[]]
-    for text, tokens, left in encode_documents(tokenizer, zip(texts, texts, strict=True), 0, "<u4"):
+    for text, tokens, left in encode_documents(tokenizer, zip(texts, texts, strict=True), begin, 0, "<u4"):
         assert text == texts[len(found) - 1]
         assert tokens.dtype == "<u4"
         found[-1] += tokens.tolist()
         if left == 0:
             found.append([])
-    assert found == [*([*tokenizer.encode(text, add_special_tokens=False).ids, 0] for text in texts), []]
+    first = [] if begin is None else [begin]
+    assert found == [*([*first, *tokenizer.encode(text, add_special_tokens=False).ids, 0] for text in texts), []]

@@ -199,15 +199,21 @@ def test_a_large_vocabulary_takes_four_bytes_per_token(tmp_path, size, token_byt
 
 def test_only_the_vocabulary_of_an_existing_tokenizer_counts(folder, tmp_path):
     tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
-    spec = spec_of(folder, tokenizer=str(tmp_path), vocab_size=None)
+    own = {"tokenizer": str(tmp_path), "vocab_size": None}
+    spec = spec_of(folder, **own)
     tokenizer.enable_truncation(5)
     tokenizer.enable_padding(length=64)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     dataset = prepare(spec, tmp_path / "datasets")
     assert_holds_the_source(dataset)
+    tokenizer.add_special_tokens(["<s>"])
     tokenizer.add_tokens(["Document"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert prepare(spec, tmp_path / "datasets") != dataset, "another tokenizer of the same name"
+    other = prepare(spec, tmp_path / "datasets")
+    assert other != dataset, "another tokenizer of the same name"
+    begun = assert_holds_the_source(prepare(spec_of(folder, **own, begin_of_text="<s>"), tmp_path / "datasets"))
+    assert begun.text_facts(8).begin_of_text_id == tokenizer.token_to_id("<s>")
+    assert begun.fingerprint != read_dataset_manifest(other).fingerprint
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -226,6 +232,7 @@ def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(tmp_
     ("values", "message"),
     [
         ({"tokenizer": "{tmp}", "vocab_size": None, "end_of_text": "</s>"}, r"has no token '</s>'; its special tok"),
+        ({"tokenizer": "{tmp}", "vocab_size": None, "begin_of_text": "<s>"}, r"begin_of_text: .* has no token '<s>'"),
         ({"validation_fraction": 1e-6}, r"data\.validation_fraction: 1e-06 of the 60 .* none for validation \("),
         ({"source": "{folder}/00.txt"}, r"of the 1 document in .* none for (train|vali.*) .* data\.document_separator"),
     ],

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from model.errors import UserError
+from stages.checkpoint.manifest import TextFacts
 from stages.evaluate.documents import TokenStream, text_files
 from tests.pretrained import byte_tokenizer
 
+END = TextFacts(end_of_text_id=0)
 TWO_LINES = b'{"text": "the"}\n{"text": "hen"}\n'
 
 
@@ -19,7 +21,7 @@ def ids(*texts: str) -> list[int]:
 
 
 def stream_of(*files: Path) -> tuple[list[int], TokenStream]:
-    stream = TokenStream(files, byte_tokenizer(), end_of_text_id=0)
+    stream = TokenStream(files, byte_tokenizer(), END)
     return np.concatenate([np.empty(0, np.int64), *stream]).tolist(), stream
 
 
@@ -49,18 +51,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes 
         stream_of(*text_files([tmp_path / name]))
 
 
-def test_an_end_of_text_is_added_if_there_is_one_and_ordinary_text_where_it_is_spelled_out(tmp_path: Path):
+def test_what_stands_around_texts_is_added_if_there_is_any_and_ordinary_text_where_it_is_spelled_out(tmp_path: Path):
     (tmp_path / "a.txt").write_text("the <|endoftext|> hen")
     assert stream_of(tmp_path / "a.txt")[0].count(0) == 1
-    (tokens,) = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), None)
-    assert [*tokens.tolist(), 0] == stream_of(tmp_path / "a.txt")[0]
+    (tokens,) = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), TextFacts(begin_of_text_id=5))
+    assert [*tokens.tolist(), 0] == [5, *stream_of(tmp_path / "a.txt")[0]]
 
 
 def test_a_long_document_arrives_in_pieces_with_the_tokens_and_counts_of_the_whole_and_its_share_read(tmp_path: Path):
     """Words are counted as lm-evaluation-harness counts them."""
     text = "the hen  is in\nthe barn, " * 15_000 + "é "
     (tmp_path / "a.txt").write_text(text)
-    stream = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), end_of_text_id=0)
+    stream = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), END)
     pieces = [(piece, stream.fraction, stream.num_tokens) for piece in stream]
     assert np.concatenate([piece for piece, *_ in pieces]).tolist() == ids(text)
     counts = (stream.num_words, stream.num_bytes, stream.num_tokens)

@@ -21,7 +21,7 @@ from stages.evaluate.tasks import find_tasks, task_scores
 from stages.generate.generate import generate
 from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.growctl.runs import run_here
-from tests.pretrained import byte_tokenizer, text_config, write_pretrained
+from tests.pretrained import adding_tokenizer, byte_tokenizer, text_config, write_pretrained
 
 TASKS = {
     "hen_choice": """
@@ -176,14 +176,16 @@ def test_the_command_scores_the_first_examples_of_the_tasks_that_a_pattern_match
 
 
 @pytest.mark.slow  # imports transformers
-def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path: Path, tasks: Path):
+@pytest.mark.parametrize("begin", [None, "a"])
+def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path: Path, tasks: Path, begin: str | None):
     for needed in ("transformers", "accelerate", "peft"):
         pytest.importorskip(needed)
     from lm_eval.models.huggingface import HFLM
 
     from stages.huggingface.export import export_huggingface
 
-    write_pretrained(tmp_path / "final")  # without padding rows, which HFLM leaves in the softmax
+    # without padding rows, which HFLM leaves in the softmax
+    write_pretrained(tmp_path / "final", tokenizer=adding_tokenizer(begin) if begin else None, begin_of_text=begin)
     opened = load_pretrained(tmp_path / "final")
     with torch.no_grad():
         for parameter in opened.model.parameters():

@@ -12,7 +12,7 @@ from stages.generate.decode import choose, decode, draws
 from stages.generate.generate import generate
 from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.model.test_cache import VOCAB_SIZE, models
-from tests.pretrained import byte_tokenizer, text_config, write_pretrained
+from tests.pretrained import END_OF_TEXT, byte_tokenizer, text_config, write_pretrained
 
 prompts = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6), min_size=1, max_size=3)
 NUM_IDS = VOCAB_SIZE - 3
@@ -73,6 +73,11 @@ def test_an_empty_prompt_begins_a_new_text(pretrained):
     bare = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": unknown}))
     with pytest.raises(UserError, match="the prompt is empty"):
         generate(bare, "")
+    facts = unknown.model_copy(update={"begin_of_text": END_OF_TEXT, "begin_of_text_id": 0})
+    begins = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": facts}))
+    for prompt in ("", "hi", f"{END_OF_TEXT}hi"):
+        expected = (0, *byte_tokenizer().encode(prompt.removeprefix(END_OF_TEXT)).ids)
+        assert generate(begins, prompt, GenerationSettings(max_new_tokens=1)).prompt_tokens == expected
 
 
 def test_each_sample_ends_for_its_own_reason(pretrained, monkeypatch):

@@ -26,7 +26,7 @@ from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
 from stages.huggingface.importing import import_huggingface
-from tests.pretrained import END_OF_TEXT, adding_tokenizer, byte_tokenizer
+from tests.pretrained import adding_tokenizer, byte_tokenizer
 from tests.stages.huggingface.test_export import LLAMA, NO_BIAS, SIZES, export, pretrained_of
 
 IDS_BT = torch.randint(261, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -237,13 +237,14 @@ def test_an_import_records_its_text_and_that_transformers_did_not_check_it(llama
         raise importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    adding_tokenizer().save(str(llama / "tokenizer.json"))
+    adding_tokenizer("b").save(str(llama / "tokenizer.json"))
     rewrite(llama / "config.json", eos_token_id=[999, 7])
     import_huggingface(str(llama), llama.parent / "imported")
     manifest = verify_checkpoint(llama.parent / "imported")
     assert manifest.lineage.imported.check.startswith("not checked: Transformers is not installed")
     text = manifest.text
     assert (text.context_length, text.tokenizer_vocab_size, manifest.model.vocab_size) == (32, 261, 270)
-    assert (text.begin_of_text, text.end_of_text_id) == (END_OF_TEXT, 7)
+    begin = byte_tokenizer().token_to_id("b")
+    assert (text.begin_of_text, text.begin_of_text_id, text.end_of_text_id) == ("b", begin, 7)
     drawn = build_model(manifest.model, seed=0).state_dict()
     assert all(torch.equal(drawn[name], p) for name, p in load_model(llama.parent / "imported").named_parameters())
