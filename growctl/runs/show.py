@@ -179,6 +179,8 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
         rows["context"] = counted(facts.text.context_length, "token")
     kind = "one file per parameter" if facts.kind == "parameters" else "an engine checkpoint, to resume its stage"
     rows["files"] = f"{facts.num_files} ({byte_count(facts.bytes)}), {kind}"
+    if facts.lineage.imported and facts.lineage.imported.check:
+        rows["original"] = facts.lineage.imported.check
     return list(rows.items())
 
 

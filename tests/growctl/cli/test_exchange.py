@@ -52,4 +52,5 @@ def test_a_model_of_transformers_is_imported_and_compared_with_it(tmp_path):
     assert "compared with the original: Transformers 5" in out
     shown = " ".join(run_here("show", tmp_path / "imported")[0].split())
     assert "each text begins with <|endoftext|>" in shown
+    assert "original Transformers 5" in shown
     assert "Its tokenizer puts <|endoftext|> before each text, and so does growctl" in " ".join(out.split())
