@@ -24,8 +24,9 @@ test: setup  ## The whole test suite, with the slowest tests named.
 test-fast: setup  ## All but the tests that train or take seconds each: a minute instead of six.
 	$(BIN)/python -m pytest -m 'not trains and not slow and not browser'
 
-test-interop: setup  ## Exports in fresh environments with the oldest and the newest supported Transformers. Needs PyPI.
+test-interop: setup  ## Exports in the oldest and the newest supported Transformers, then a Llama from Trainer to lm-eval. Needs PyPI.
 	$(BIN)/python -m tests.interop
+	$(BIN)/python -m tests.interop.real_model
 
 test-services: setup  ## growctl on real services, started on loopback: SLURM and others. Needs root; skips what is missing.
 	$(BIN)/python -m tests.services
