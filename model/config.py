@@ -153,6 +153,12 @@ class RotaryScaling(Strict):
     low_turns: PositiveFinite = 1.0
     high_turns: PositiveFinite = 4.0
 
+    @model_validator(mode="after")
+    def _turns_rise(self) -> Self:
+        if self.high_turns <= self.low_turns:
+            raise ValueError(f"high_turns is {self.high_turns:g}; it must be above low_turns, {self.low_turns:g}")
+        return self
+
     @property
     def logit_factor(self) -> float:
         """The factor on attention logits, which is 1 / temperature."""
@@ -242,8 +248,8 @@ class LanguageModelConfig(Strict):
             raise ValueError(f"num_heads {self.num_heads} must be a multiple of num_kv_heads {self.num_kv_heads}")
         if self.rotary_fraction and (self.rotary_width < 2 or self.rotary_width % 2):
             raise ValueError(
-                f"hidden_size {self.hidden_size} / num_heads {self.num_heads} x rotary_fraction "
-                f"{self.rotary_fraction} rotates {self.rotary_width} dimensions; it must be an even number, 2 or more"
+                f"heads of {self.head_width} dimensions x rotary_fraction {self.rotary_fraction} rotates "
+                f"{self.rotary_width} dimensions; it must be an even number, 2 or more"
             )
         return self
 

@@ -99,9 +99,13 @@ class _Drawing:
             return self._acting(part._replace(block=copied))
         if _writes(part):
             return self._zeros(part)
-        if part.kind == "bias" or self.policy.init == "random" or not self.old.num_layers:
+        if part.kind == "bias" or self._is_random or not self.old.num_layers:
             return self._drawn(part)
         return self._scaled(part, self._rms(*(part._replace(block=block_id) for block_id in self.old.block_ids)))
+
+    @property
+    def _is_random(self) -> bool:
+        return self.policy.init == "random" and isinstance(self.old, TokenformerConfig)
 
     def _zeros(self, part: PartName) -> Tensor:
         return torch.zeros(parameter_shape(str(part), self.new))

@@ -25,6 +25,7 @@ the Triton kernels need less, and how much compiled blocks need depends on the c
 
 from typing import NamedTuple
 
+from model.config import pattention_widths
 from model.decoder_config import DecoderConfig
 from model.precision import BYTES, DeviceType, Precision
 from model.shapes import ModelConfig
@@ -73,24 +74,29 @@ class ActivationMemory:
         self._recompute_every = recompute_every
         self._widths = _widths(config)
         saved = [self._block(sum(widths)) for widths in self._widths]
+        joined = _saved_joined(config)
         every = recompute_every or max(1, len(saved))
-        self._segments = [sum(saved[first : first + every]) for first in range(0, len(saved), every)]
+        starts = range(0, len(saved), every)
+        self._segments = [sum(saved[first : first + every]) for first in starts]
+        self._joined = [self._element * sum(joined[first : first + every]) for first in starts]
 
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         b, width, num_tokens = self._element, self._config.hidden_size, micro_batch_size * sequence_length
         end = self._norm()
-        saved, again = sum(self._segments), 0
+        saved, again = num_tokens * sum(self._segments) + sum(self._joined), 0
         if self._recompute_every:
-            saved, again = len(self._segments) * b * width, max(self._segments, default=0)
+            saved = num_tokens * len(self._segments) * b * width
+            parts = zip(self._segments, self._joined, strict=True)
+            again = max((num_tokens * segment + joined for segment, joined in parts), default=0)
         widest = max((max(widths) for widths in self._widths), default=0)
         peak = b * (widest if isinstance(self._config, DecoderConfig) else 3 * widest) + b * width
         mask = 0 if self._config.document_end_id is None else num_tokens * sequence_length * self._attention_element
         head = b * self._config.vocab_size * width  # its gradient stays alive until the end of the backward pass
         return PassMemory(
-            activations=num_tokens * (saved + end + 2 * INT64) + head + mask + _saved_joined(self._config) * b,
+            activations=saved + num_tokens * (end + 2 * INT64) + head + mask,
             at_loss=self._loss(num_tokens) - head,
-            in_blocks=num_tokens * (again + peak - end) + _joined(self._config) * b,
+            in_blocks=again + num_tokens * (peak - end) + _joined(self._config) * b,
         )
 
     def evaluation(self, micro_batch_size: int, sequence_length: int) -> int:
@@ -99,7 +105,8 @@ class ActivationMemory:
         logits = min(num_tokens, tokens_at_once(config.vocab_size)) * config.vocab_size
         widest = max((max(widths) for widths in self._widths), default=0)
         is_decoder = isinstance(config, DecoderConfig)
-        inside = (6 * config.hidden_size + 2 * widest) if is_decoder else (8 * config.hidden_size + widest)
+        width = max(config.hidden_size, config.num_heads * config.head_width)
+        inside = (6 * width + 2 * widest) if is_decoder else (8 * width + widest)
         mask = 0 if config.document_end_id is None else num_tokens * sequence_length
         return FLOAT32 * max(2 * logits, num_tokens * inside + mask + _joined(config))
 
@@ -145,18 +152,22 @@ def _joined(config: ModelConfig) -> int:
     """Elements of a joined copy of the keys or values of the widest Pattention with several generations."""
     if isinstance(config, DecoderConfig):
         return 0
-    pattentions = [pattention for block in config.blocks for pattention in block.pattentions().values()]
-    return max((p.num_tokens * config.hidden_size for p in pattentions if len(p.generations) > 1), default=0)
+    named = [each for block in config.blocks for each in block.pattentions().items()]
+    return max(
+        (p.num_tokens * max(pattention_widths(config, name)) for name, p in named if len(p.generations) > 1), default=0
+    )
 
 
-def _saved_joined(config: ModelConfig) -> int:
-    """Elements of the joined matrices of a decoder with several generations, which autograd saves."""
+def _saved_joined(config: ModelConfig) -> list[int]:
+    """Elements, for each block, of the joined matrices of a decoder with several generations, which autograd saves."""
     if not isinstance(config, DecoderConfig):
-        return 0
+        return [0] * config.num_layers
     ffn_matrices = 3 if config.activation == "swiglu" else 2
-    units = [
-        (len(block.heads) > 1) * 2 * (config.num_heads + config.num_kv_heads) * config.head_width
-        + (len(block.ffn) > 1) * ffn_matrices * config.ffn_tokens
+    return [
+        (
+            (len(block.heads) > 1) * 2 * (config.num_heads + config.num_kv_heads) * config.head_width
+            + (len(block.ffn) > 1) * ffn_matrices * config.ffn_tokens
+        )
+        * config.hidden_size
         for block in config.blocks
     ]
-    return sum(units) * config.hidden_size

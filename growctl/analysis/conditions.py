@@ -20,7 +20,7 @@ UNGROWN = "ungrown"
 EACH_SIZE = "scratch-of-each-size"
 """The control that trains every finished model of the ladder from scratch, at that model's own cost."""
 
-SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "num_heads")
+SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_width")
 _BATCH = ("batch_size", "sequence_length")
 WHEN = ("growth.when", "growth.slope", "growth.slope_window")
 _OF_A_DECODER = tuple(f"model.{key}" for key in ("family", "num_heads", "num_kv_heads", "head_width", "score_function"))
@@ -139,8 +139,8 @@ def _is_meant(key: str, kind: str, control: RunReport) -> bool:
     if key.startswith("stages."):
         return True  # `_misshapen` compares these
     if is_scratch(kind):
-        is_other_family = control.conditions.get("model.family") == "decoder"
-        return key.startswith(("growth.", "start.")) or (is_other_family and key in _OF_A_DECODER)
+        is_decoder = control.conditions.get("model.family") == "decoder"  # its stages have its heads
+        return key.startswith(("growth.", "start.")) or (is_decoder and key in _OF_A_DECODER)
     return key in WHEN or (kind == "official-growth" and key.startswith("growth."))
 
 

@@ -126,6 +126,12 @@ def expand(
     model = read_manifest(source).model
     if model.family == "decoder" and (preset != "growctl-default" or init or tau):
         raise unusable("--preset, --init and --tau are for a tokenformer; new parts of a decoder always write zeros")
+    if model.family == "decoder" and widen == 1 and copy_noise:
+        raise unusable("--copy-noise: goes with --widen; a decoder has copies only then")
+    if model.family == "decoder" and widen > 1 and moments == "keep":
+        raise unusable("--moments keep: a widened decoder has no old moments; its optimizer starts fresh")
+    if model.family == "decoder" and (layers, layer_tokens, layer_ffn_tokens) != (None, None, None):
+        raise unusable("--layers, --layer-tokens and --layer-ffn-tokens: the layers of a decoder are alike")
     chosen = _layers(layers, model.num_layers)
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     new_layer = (layer_tokens, layer_ffn_tokens) if layer_tokens is not None and layer_ffn_tokens is not None else None

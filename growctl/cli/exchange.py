@@ -103,7 +103,7 @@ def _imported(output: Path, manifest: "Manifest") -> Result:
         + (f", context {text.context_length:,}" if text.context_length else "")
     ]
     if record and record.check:
-        lines.append(f"compared with the original: {record.check}")
+        lines.append(f"original: {record.check}")
     if text.tokenizer_vocab_size is None:
         lines.append("It has no tokenizer; commands that read or write text need --tokenizer FILE.")
     if text.begin_of_text:

@@ -99,10 +99,10 @@ def init(
     rules = {"base": base, "tokens": tokens, "grow_depth": grow_depth or None}
     others = {"law": law, "flops": flops, "start": start, "replay": replay}
     given = {name: value for name, value in (both | rules | others).items() if value is not None}
-    kind = LawWish if law else GrowWish if start else Wish
+    kind = LawWish if law else Wish if start is None else GrowWish
     if wrong := [name for name in given if name not in kind.model_fields]:
         needs = {"flops": "with --law", "replay": "with --from"}.get(wrong[0], f"without --{'law' if law else 'from'}")
-        raise unusable(f"--{wrong[0].replace('_', '-')}: only {needs}")
+        raise unusable(f"--{'from' if wrong[0] == 'start' else wrong[0].replace('_', '-')}: only {needs}")
     try:
         wish = kind.model_validate(given)
     except ValidationError as error:

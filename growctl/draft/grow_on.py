@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ from growctl.draft.recipe import (
 )
 from growctl.draft.text_source import TextSource, splits, text_source
 from growctl.find_checkpoint import find_checkpoint
+from growctl.ladder.controls import MOST_LAYERS
 from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.runs_dir import RunPaths
@@ -51,7 +53,7 @@ REPLAY_SHARE = 0.05
 2403.08763)."""
 
 LONGEST_CONTEXT = 2048
-"""More than the context that a draft trains with, however long the checkpoint's is."""
+"""The longest context that a draft trains with, however long the checkpoint's is."""
 
 _TEMPLATE = """\
 # {before} -> {after} parameters on {tokens} tokens. Written by:
@@ -89,8 +91,7 @@ optimizer: {{name: {optimizer}}}
 
 # The growth itself changes nothing (docs/growing.md).
 growth:
-  depth: interleave
-  ramp: {ramp:g}  # of the stage's steps, over which the keys of new tokens rise from 0
+  {growth}
 
 evaluation:
   every: {every}
@@ -111,7 +112,7 @@ launch:
 
 
 def _is_size(text: str) -> str:
-    if text.endswith("x") and text[:-1].replace(".", "", 1).isdigit():
+    if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})?x", text):
         return text
     try:
         parse_count(text)
@@ -208,7 +209,9 @@ class GrowOn:
             decay=DECAY_SHARE,
             why="As the checkpoint was trained." if self.optimizer == "muon" else "Most models were trained with it.",
             optimizer=self.optimizer,
-            ramp=RAMP_SHARE,
+            growth="depth: interleave"
+            if not isinstance(model, TokenformerConfig)
+            else f"ramp: {RAMP_SHARE:g}  # of the stage's steps, over which the keys of new tokens rise from 0",
             every=round_number(steps / min(20, EVALUATION_SHARE * self.tokens / (sequences * self.length / 3))),
             sequences=sequences,
             scratch=", and the large model from scratch" if known else "; what it has cost is not known",
@@ -263,6 +266,10 @@ def grow_on(wish: GrowWish, runs_dir: Path) -> GrowOn:
     added = num_parameters(grown) - base.num_parameters
     tokens = wish.tokens or parse_count(short_count(round(OPTIMAL_TOKENS * added)))
     source = text_source(wish.data)
+    try:
+        text_source(wish.replay or wish.data)
+    except UserError as error:
+        raise UserError(str(error).replace("--data", "--replay", 1)) from None
     if not (source.vocabularies.given or (Path(base.path) / TOKENIZER_NAME).exists()):
         raise UserError(f"--from {wish.start}: has no tokenizer; give a dataset that was prepared with its own")
     return GrowOn(wish, base, sizes, grown, source, tokens)
@@ -287,6 +294,8 @@ def _grown(model: ModelConfig, wanted: int) -> tuple[dict[str, int], ModelConfig
         keys = {"attention_tokens": attention + more["attention_tokens"], "ffn_tokens": ffn + more["ffn_tokens"]}
         return keys, grow_config(model, **more)
     if layers := round(missing / per(new_layers=1)):
+        if model.num_layers + layers > MOST_LAYERS:
+            raise UserError(f"--params: takes {model.num_layers + layers:,} layers; must take {MOST_LAYERS:,} at most")
         return {"num_layers": model.num_layers + layers}, grow_config(model, new_layers=layers)
     units = max(1, math.ceil(missing / per(ffn_tokens=1)))
     return {"ffn_tokens": model.ffn_tokens + units}, grow_config(model, ffn_tokens=units)

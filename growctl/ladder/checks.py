@@ -171,6 +171,13 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     odd = model.rotary_fraction and not uneven and (turned < 2 or turned % 2)
     allowed = f"rotates {turned} of a head's {head_width} dimensions; that must be even and 2 or more, or 0"
     yield "model.rotary_fraction", odd, allowed
+    if scaling := model.rotary_scaling:
+        falls = scaling.high_turns <= scaling.low_turns
+        yield "model.rotary_scaling.high_turns", falls, f"must be above low_turns, {scaling.low_turns:g}"
+        turns = scaling.model_fields_set & {"low_turns", "high_turns"} if scaling.kind == "linear" else ()
+        for key in sorted(turns):
+            yield f"model.rotary_scaling.{key}", True, "is for kind llama3; leave it out"
+        yield "model.rotary_scaling", not model.rotary_fraction, "has nothing to scale: model.rotary_fraction is 0"
 
 
 def _stages(schedule: Schedule) -> Iterator[Row]:
@@ -297,6 +304,9 @@ def _decoder_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[R
     yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
     named = growth.preset in ("official", "paper-appendix")
     yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
+    for key, usual in (("init", "matched"), ("tau", "ramp")):
+        wrong = getattr(growth, key) != usual and not (named or growth.copy_noise)
+        yield f"growth.{key}", wrong, "is for a tokenformer; what is new in a decoder writes zeros"
     for key, is_set in {
         "old_tokens": growth.old_tokens != "train",
         "lr_scale": growth.lr_scale,
@@ -365,6 +375,9 @@ def _models(schedule: Schedule) -> Iterator[Row]:
             shrinks = False
             if before is not None:
                 growth = growth_of(schedule, index, before)
+                fewer, shrinks = growth.heads < 0, growth.heads < 0
+                allowed = f"must be {(stage.num_heads or 0) - growth.heads} or more; a growth only adds"
+                yield f"stages.{index}.num_heads", fewer, allowed
                 for key in ("attention_tokens", "ffn_tokens"):
                     fewest = min(getattr(growth, key), default=0)
                     least, shrinks = (getattr(stage, key) or 0) - fewest, shrinks or fewest < 0

@@ -28,7 +28,7 @@ _HARMLESS: dict[str, Any] = {
     **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
     "evaluation": {"every"},
     "training": {"log_every", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
-    "model": {"num_layers", "hidden_size"},
+    "model": {"num_layers", "hidden_size", "ffn_tokens"},
     "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
 }
 """Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
@@ -78,7 +78,8 @@ def model_shape(model: "ModelConfig") -> dict[str, Any]:
             "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
             "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
         }
-    return model.model_dump(include={"num_layers", "hidden_size", "num_heads"}) | {"ffn_tokens": model.ffn_tokens}
+    sizes = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_width", "ffn_tokens")
+    return {name: getattr(model, name) for name in sizes}
 
 
 _READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")

@@ -352,9 +352,11 @@ def equal_size_decoder(model: ModelConfig) -> DecoderConfig:
 def _config(model: ModelConfig, shape: _Shape) -> DecoderConfig:
     shared = {"vocab_size", "norm", "norm_epsilon", "qk_norm", "tie_embeddings"}
     shared |= {"rotary_fraction", "rotary_base", "rotary_scaling"}
+    group = model.num_heads // model.num_kv_heads
     return decoder_config(
         hidden_size=shape.num_heads * shape.head_width,
         num_heads=shape.num_heads,
+        num_kv_heads=shape.num_heads // (1 if shape.num_heads % group else group),
         num_layers=shape.num_layers,
         ffn_tokens=shape.ffn_tokens,
         **{name: getattr(model, name) for name in shared},

@@ -189,7 +189,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         mixture=_mixture(trained) if trained else [],
         loss=record.validation_loss,
         loss_tokens=record.validation_tokens,
-        expanded_with=policy.tau if policy else None,
+        expanded_with=policy.tau if policy else "frozen" if lineage.growth else None,
         model_json=manifest.model.model_dump_json(),
     )
 

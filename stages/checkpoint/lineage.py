@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat
 
 from model.depth import Depth
 from model.flops import Flops
-from model.policy import GrowthPolicy
+from model.policy import GrowthPolicy, Moments
 from model.strict import Strict
 from stages.metrics_lines import SourceEvaluation
 from stages.spec import EvaluationPlan
@@ -202,6 +202,9 @@ class GrowthRecord(Strict):
 
     copy_noise: float = 0.0
     """On a widened decoder's weights, relative to their root mean square."""
+
+    moments: Moments | None = None
+    """Whether a decoder's old parameters kept their moments; None for a Tokenformer, whose policy says it."""
 
     preserves: bool
     """Whether the growth claims to preserve the function."""

@@ -101,6 +101,7 @@ def expand(
         is_decoder, own = isinstance(old, DecoderConfig), dict[str, Any](policy=policy)
         if is_decoder:
             own = {"depth": policy.depth if new_layers else None, "copy_noise": policy.copy_noise if widen > 1 else 0.0}
+            own |= {"moments": policy.moments if widen == 1 else "reset"}
         growth = GrowthRecord(
             attention_tokens=one_if_equal(attention),
             ffn_tokens=one_if_equal(ffn),

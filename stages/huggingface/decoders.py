@@ -52,9 +52,10 @@ class Architecture:
     def tensor_names(self, config: DecoderConfig) -> dict[str, list[str]]:
         """Each of its tensors, with the names of our parameters that it consists of, in order."""
         names: dict[str, list[str]] = {}
+        positions = {block_id: position for position, block_id in enumerate(config.block_ids)}
         for name in parameter_shapes(config):
             if part := PartName.parse(name):
-                theirs = f"{self.layers}.{config.block_ids.index(part.block)}.{self.tensors[part.part]}.{part.kind}"
+                theirs = f"{self.layers}.{positions[part.block]}.{self.tensors[part.part]}.{part.kind}"
             else:
                 module, _, kind = name.partition(".")
                 theirs = f"{self.tensors[module]}.{kind}"

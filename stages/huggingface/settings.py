@@ -23,6 +23,8 @@ IGNORED = {
 OPTIONAL = ("num_key_value_heads", "head_dim")
 """Sizes that may be null: then there are as many heads as queries have, of D / H dimensions."""
 
+MOST_LAYERS = 1000
+
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", *OPTIONAL)
 
 
@@ -33,13 +35,15 @@ def read_settings(settings: dict[str, Any]) -> tuple[Architecture, DecoderConfig
     """
     classes = {architecture.model_type: architecture for architecture in ARCHITECTURES}
     model_type = settings.get("model_type")
-    if model_type not in classes:
+    if not isinstance(model_type, str) or model_type not in classes:
         raise ValueError(f"model_type is {model_type!r}; growctl imports {', '.join(classes)}")
     architecture = classes[model_type]
     if settings.get("architectures") not in (None, [architecture.name]):
         raise ValueError(f"architectures is {settings['architectures']}; growctl imports {architecture.name}")
     given = architecture.defaults | settings
     sizes = {key: _number(given, key) for key in SIZES if key in architecture.keys and not _is_left_out(given, key)}
+    if sizes["num_hidden_layers"] > MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers is {sizes['num_hidden_layers']:,}; growctl reads at most {MOST_LAYERS:,}")
     length = _number(given, "max_position_embeddings")
     _drop_windows(given, architecture, sizes["num_hidden_layers"], length)
     options = architecture.options | _rotary(given, architecture, length)
@@ -100,6 +104,9 @@ def _rotary(given: dict[str, Any], architecture: Architecture, length: int) -> d
     older = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
     rope = {"rope_theta": 10000.0, "partial_rotary_factor": 0.25 if is_neox else 1.0}
     rope |= {key: given.pop(name if is_neox else key, rope[key]) for key, name in older.items()}
+    for key, block in (("rope_scaling", scaling), ("rope_parameters", parameters)):
+        if block is not None and not isinstance(block, dict):
+            raise ValueError(f"{key} is {block!r}; it must be an object or null")
     rope |= scaling or parameters or {}
     rope |= {TRAINED_LENGTH: given.pop(TRAINED_LENGTH)} if TRAINED_LENGTH in given else {}
     kind = rope.pop("rope_type", rope.pop("type", "default"))
@@ -111,6 +118,8 @@ def _rotary(given: dict[str, Any], architecture: Architecture, length: int) -> d
         raise ValueError(f"partial_rotary_factor is {fraction}; a {architecture.name} rotates whole heads")
     if kind != "default":
         factor = rope["factor"] = _number(rope, "factor", int | float)
+        if not 1e-3 <= factor <= 1e6:
+            raise ValueError(f"rope_parameters.factor is {factor:g}; it must be from 0.001 to 1e6")
         rope.setdefault(TRAINED_LENGTH, length if kind == "llama3" else max(1, round(length / factor)))
         names = ROPE_KEYS[kind] | {TRAINED_LENGTH: "trained_length"}
         numbers = {name: _number(rope, key, int | float) for key, name in names.items()}

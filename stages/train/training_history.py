@@ -8,7 +8,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from model.config import TokenformerConfig
 from model.flops import training_flops_per_token
 from model.precision import Precision
 from model.shapes import num_parameters
@@ -42,7 +41,7 @@ class TrainingHistory:
         """The history of the model that the stage starts from."""
 
         self.spec = spec
-        newest = spec.model.newest_generation if isinstance(spec.model, TokenformerConfig) else 0
+        newest = spec.model.newest_generation
         self._rules = [spec.rule(number) for number in range(newest + 1)]
         self._settings = _settings(spec, dataset_fingerprint, precision)
         self._settings["weight_decay"] = [rule.weight_decay for rule in self._rules]

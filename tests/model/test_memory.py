@@ -49,12 +49,15 @@ PEAKS: dict[str, Config] = {
 in_both_precisions = pytest.mark.parametrize("precision", ["bf16", "fp32"])
 
 
-def saved_bytes(config: Config, batch: int, length: int, dtype: torch.dtype, device: str = "cpu") -> int:
+def saved_bytes(
+    config: Config, batch: int, length: int, dtype: torch.dtype, device: str = "cpu", every: int | None = None
+) -> int:
     """Bytes that autograd saves in a forward pass, each storage counted once, without parameters and single numbers.
 
     The targets, which are alive but not saved, count too.
     """
     model = build_model(config, seed=0, device=device).to(dtype)
+    model.recompute_every = every
     ids, targets = (torch.randint(0, config.vocab_size, (batch, length), device=device) for _ in range(2))
     parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     storages = {}
@@ -76,6 +79,13 @@ def saved_bytes(config: Config, batch: int, length: int, dtype: torch.dtype, dev
 def test_activations_are_within_6_percent_of_what_autograd_saves(name, precision, batch, length):
     reckoned = ActivationMemory(CONFIGS[name], precision, "cpu").of(batch, length).activations
     assert reckoned == pytest.approx(saved_bytes(CONFIGS[name], batch, length, DTYPES[precision]), rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["ramped", "llama", "grown-llama"])
+def test_with_activation_checkpointing_only_the_inputs_of_segments_are_saved(name):
+    reckoned = ActivationMemory(CONFIGS[name], "fp32", "cpu", recompute_every=1).of(3, 40).activations
+    saved = saved_bytes(CONFIGS[name], 3, 40, torch.float32, every=1)
+    assert reckoned == pytest.approx(saved, rel=0.06)
 
 
 @pytest.mark.parametrize("name", ["tokenformer", "ramped", "decoder"])

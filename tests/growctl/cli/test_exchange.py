@@ -49,7 +49,7 @@ def test_a_model_of_transformers_is_imported_and_compared_with_it(tmp_path):
     adding_tokenizer().save(str(tmp_path / "hf/tokenizer.json"))
     out, _ = run_here("import", "huggingface", tmp_path / "hf", "--output", tmp_path / "imported")
     assert "vocabulary 270 (9 rows of padding), context 32" in out
-    assert "compared with the original: Transformers 5" in out
+    assert "original: Transformers 5" in out
     shown = " ".join(run_here("show", tmp_path / "imported")[0].split())
     assert "each text begins with <|endoftext|>" in shown
     assert "original Transformers 5" in shown

@@ -194,7 +194,7 @@ WRONG_TOGETHER = """
 # Decoders
 - [decoder, {}, stages.1]
 - [decoder, {stages.1.batch_size: 8}, stages.1]
-- [decoder, {stages.1.num_heads: 1}, stages.1]
+- [decoder, {stages.1.num_heads: 1}, stages.1.num_heads]
 - [decoder, {model.num_heads: 4, model.num_kv_heads: 2, stages.1.num_heads: 5}, stages.1]
 - [decoder, {stages.1.num_layers: 4, growth.depth: copy-stack}, stages.1]
 - [decoder, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]

@@ -197,6 +197,16 @@ def test_the_history_depends_on_the_place_of_new_layers_only_where_there_are_som
     assert layers[0] != layers[1]
 
 
+def test_what_becomes_of_a_decoders_moments_is_part_of_its_history(tmp_path):
+    write_checkpoint(tmp_path / "base", DECODER)
+    kept, reset = (
+        expand(tmp_path / "base", tmp_path / moments, ffn_tokens=2, policy=GrowthPolicy(moments=moments))
+        for moments in ("keep", "reset")
+    )
+    assert kept.group_steps != reset.group_steps == {}
+    assert kept.lineage.history[-1].hash != reset.lineage.history[-1].hash
+
+
 def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
     cases: list[tuple[Path, dict[str, Any], type[Exception], str]] = [
         (final, {"attention_tokens": -3, "ffn_tokens": 1}, UserError, "growth adds -3"),

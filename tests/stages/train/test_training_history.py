@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.policy import grow_config
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.spec import Anomalies, GenerationRule, LearningRate, MixtureSpan, SlopeTrigger, TrainSpec, progress_at
 from stages.train.training_history import TrainingHistory
+from tests.model.growths import small_decoder
 from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
@@ -159,3 +161,13 @@ def test_the_end_of_a_shorter_stage_has_a_log_line_that_sets_the_limit_of_spikes
         end = made(small_spec(MODEL, num_steps=step, **skip), step, [], validation_tokens=1)
         longer = small_spec(MODEL, num_steps=6, **skip)
         assert TrainingHistory(longer, "d", "fp32").leads_on_from(end) is reused
+
+
+@pytest.mark.parametrize("model", [small_config(), small_decoder()])
+def test_the_rules_of_all_generations_count_in_both_families(model):
+    """The rules of old and of new parameters, by generation."""
+    grown, hashes = grow_config(model, ffn_tokens=3), set()
+    for scales in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5)]:
+        rules = tuple(GenerationRule(lr_scale=scale) for scale in scales)
+        hashes.add(TrainingHistory(small_spec(grown, generations=rules), "d" * 64, "fp32").hash_at(2))
+    assert len(hashes) == 3
