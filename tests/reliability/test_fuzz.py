@@ -95,8 +95,6 @@ def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> An
     return result
 
 
-# Contents of files.
-
 STRANGE: tuple[Any, ...] = (
     *(10**400, -(10**400), 2**63, -1, 0, 1e308, -0.0, math.nan, math.inf, -math.inf, True, None, "", "0", "null"),
     *("1e999", "9" * 5000, "15B", "99999T", "../../outside", "/etc/passwd", "~", "a/b", "\x00", "\ud800", "\u202e"),
@@ -168,9 +166,6 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     return bytes(content)
 
 
-# Schedules.
-
-
 def assert_usable(schedule: Any) -> None:
     """Computes everything that growctl derives from a schedule without training; None was rejected."""
     if schedule is not None:
@@ -200,9 +195,6 @@ def test_a_schedule_file_and_an_override_are_accepted_or_rejected(folder, conten
     path = folder / "s.yaml"
     path.write_bytes(content)
     assert_usable(judged(lambda: load_schedule(str(path), overrides), ScheduleError, folder.parent))
-
-
-# Checkpoints and datasets.
 
 
 def damaged_json(data: st.DataObject, good: dict[str, Any]) -> bytes:
@@ -281,8 +273,6 @@ def test_token_files_of_other_programs_are_accepted_or_rejected(folder: Path, da
     documents = judged(read, DataError, folder.parent)
     assert documents is None or all(isinstance(token, int) for document in documents for token in document)
 
-
-# Metrics and ledgers.
 
 RECORDS = killed_once(resumed_from=20).records
 TEXTS = [json.dumps(EVENTS[r["event"]] | r).encode() for r in RECORDS]

@@ -120,9 +120,6 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
     assert seen == expected
 
 
-# When a stage is over
-
-
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.floats(0.5, 12.0)), min_size=2, max_size=12),

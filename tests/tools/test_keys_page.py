@@ -17,9 +17,7 @@ from tools.keys import Key, every_key
 SCHEMA = Draft202012Validator(schedule_schema())
 KEYS = {key.path: key for key in every_key()}
 DECODER = {"model.family": "decoder", "growth": {}, "controls": []}
-TWO_STAGES = {
-    "stages": [{"name": "small", "ffn_tokens": 64, "train_steps": 20}, {"name": "large", "train_steps": 20}],
-}
+TWO_STAGES = {"stages": [{"name": "small", "ffn_tokens": 64, "train_steps": 20}, {"name": "large", "train_steps": 20}]}
 START = {
     "path": "/runs/quickstart",
     "manifest": "0" * 64,

@@ -41,9 +41,6 @@ def law(exponent, factor=0.5, floor=2.4):
     return lambda cost: floor + factor * cost**-exponent
 
 
-# What a curve costs at a loss
-
-
 @pytest.mark.parametrize(
     ("points", "loss", "cost", "kind"),
     [
@@ -91,8 +88,6 @@ def test_a_chord_is_never_cheaper_than_a_convex_curve_through_its_ends(exponent,
     cost, kind = cost_at_loss([(1.0, true(1.0)), (ratio, true(ratio))], true(ratio**share))
     assert (kind, (cost or 0.0) >= ratio**share * (1 - 1e-9)) == ("chord", True)
 
-
-# Verdicts
 
 WORSE = [(cost, loss + 0.2) for cost, loss in DOCUMENTED]
 CHEAP, DEAR, QUARTER = [(0.25, 2.9118)], [(4.0, 2.9118)], [(0.25, 3.3)]
@@ -183,8 +178,6 @@ def test_the_order_of_the_curves_decides_nothing():
     assert {there.curve, back.curve} == {0, 1}
 
 
-# Properties of every verdict
-
 losses_of_ladders = st.floats(2.4, 3.6)
 costs_of_ladders = st.sampled_from([0.2, 0.5, 0.8, 1.0, 1.3, 2.0, 5.0])
 
@@ -234,9 +227,6 @@ def test_without_noise_the_true_multiplier_is_found(exponent, multiplier):
     found = judge([ladder(true(multiplier), noise=(0.0,))], [arms([(c, true(c)) for c in (0.25, 1.0, 4.0)], (0.0,))])
     assert found.multiplier.estimate == pytest.approx(multiplier, rel=1e-5)
     assert interval(found) == pytest.approx((multiplier, multiplier), rel=1e-2)
-
-
-# The noise
 
 
 @given(st.floats(0.001, 0.999), st.floats(1.0, 200.0))

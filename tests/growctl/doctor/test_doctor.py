@@ -44,9 +44,6 @@ def assert_says(check: Callable[[], str], level: str, *words: str) -> None:
         assert word in text, text
 
 
-# The command.
-
-
 @pytest.mark.slow
 def test_a_good_machine_passes_and_nothing_is_left_behind(tmp_path):
     out, err = run("doctor", "--runs-dir", tmp_path / "new/runs", "--json")
@@ -66,9 +63,6 @@ def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
     assert len(checks) == 7
     for name in ("packages", "torch", "devices", "shared memory"):
         assert (checks[name].level, checks[name].what) == ("failed", "RuntimeError: it fell over")
-
-
-# Imports.
 
 
 def growctl_beside_strangers(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -112,9 +106,6 @@ def test_a_clone_in_or_below_the_working_directory_is_no_stranger(tmp_path):
         assert said == f"growctl, stages, model come from {home}\n"
 
 
-# Packages.
-
-
 def missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
@@ -153,9 +144,6 @@ def test_every_package_must_be_there_in_its_range(monkeypatch, installed, level,
 )
 def test_torch_its_driver_and_devices_must_fit_together(check, found, level, words):
     assert_says(lambda: getattr(machine, check)(found), level, *words)
-
-
-# Disk and shared memory.
 
 
 def refuses(number: int):

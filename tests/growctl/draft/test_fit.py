@@ -63,10 +63,7 @@ def test_a_written_draft_loads_and_plans_without_warnings(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "gpus", "device", "sharding", "optimizer"),
-    [
-        (10_000_000_000, 8, "h100", (3, "none"), "muon"),
-        (3_000_000_000, 1, "a100-40gb", (3, "optimizer"), "adamw"),
-    ],
+    [(10_000_000_000, 8, "h100", (3, "none"), "muon"), (3_000_000_000, 1, "a100-40gb", (3, "optimizer"), "adamw")],
 )
 def test_what_exceeds_a_device_is_sharded_then_offloaded_and_trains_with_muon_where_that_runs(
     params: int, gpus: int, device: Any, sharding: tuple[int, str], optimizer: str

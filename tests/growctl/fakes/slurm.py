@@ -65,11 +65,7 @@ def queue(job: Path, options: dict[str, Any], script: str) -> None:
     put(job, "follower", "")
     with open(os.devnull, "r+b") as null:
         subprocess.Popen(
-            [sys.executable, __file__, "follow", job.name],
-            start_new_session=True,
-            stdin=null,
-            stdout=null,
-            stderr=null,
+            [sys.executable, __file__, "follow", job.name], start_new_session=True, stdin=null, stdout=null, stderr=null
         )
 
 

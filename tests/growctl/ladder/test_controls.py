@@ -40,9 +40,6 @@ def plans_of(schedule: Schedule, steps_done: tuple[int, ...] = ()) -> dict[str, 
     return {each.name.removeprefix("s-control-"): plan_stages(each.schedule) for each in controls}
 
 
-# All kinds
-
-
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(
@@ -137,9 +134,6 @@ def test_a_decoders_controls_have_its_own_sizes() -> None:
     assert list(depths) == ["decoder-scratch", "best-scratch-d1", "best-scratch-d2", "single-jump"]
     assert list(depths.values()) == [[8], [2], [4], [2, 8]]
     assert all(check_combinations(control.schedule) == [] for control in plan_controls(schedule))
-
-
-# Each kind
 
 
 def test_best_scratch_is_every_size_of_the_ladder_alone_but_those_that_another_control_trains() -> None:

@@ -151,10 +151,7 @@ def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknow
         assert (cost.memory_bytes is None) == (micro is None), "the batch does not split evenly"
 
 
-@pytest.mark.parametrize(
-    ("every", "keep", "keep_every"),
-    [(5, 2, None), (5, 100, None), (61, 2, None), (5, 2, 3)],
-)
+@pytest.mark.parametrize(("every", "keep", "keep_every"), [(5, 2, None), (5, 100, None), (61, 2, None), (5, 2, 3)])
 def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
     every: int, keep: int, keep_every: int | None
 ) -> None:

@@ -230,9 +230,6 @@ def test_values_that_do_not_go_together_are_one_mistake(base: str, changes: dict
     assert paths_of(parse, changed(BASES[base] | changes)) == paths
 
 
-# Growths
-
-
 def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:
     growth = {"init": "copy", "tau": "recompute"}
     sizes = (4, 8), (8, 8), (16, 24), (32, 40)
@@ -271,18 +268,12 @@ def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump(
                 ladder((4, 8), (8, 16), (24, 48), **blocks)
 
 
-# Messages
-
-
 def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
     data = changed({"seed": "x" * 999, "training.batch_sise": 1, "learning_rate.peak": DELETE})
     first, second, *others = message_of(parse, data).splitlines()
     assert first == "s.yaml: 3 problems"
     assert second.startswith("  training.batch_sise = 1: no such key; did you mean 'batch_size'? (allowed here: ")
-    assert others == [
-        f"  seed = '{'x' * 56}...: must be a valid integer",
-        "  learning_rate.peak: is missing",
-    ]
+    assert others == [f"  seed = '{'x' * 56}...: must be a valid integer", "  learning_rate.peak: is missing"]
 
 
 ANY_VALUE = st.one_of(

@@ -139,9 +139,6 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     assert not (tmp_path / "runs/mixed").exists()
 
 
-# Weights along a run and in its controls
-
-
 Spans = list[tuple[int, dict[str, float]]]
 
 

@@ -42,9 +42,6 @@ def refusal(folder: Path, *overrides: str) -> str:
     return line
 
 
-# What the first stage does
-
-
 def test_a_first_stage_of_the_checkpoints_size_or_without_sizes_trains_it_on(base: Path) -> None:
     for overrides in ((), ("~stages.0.attention_tokens", "~stages.0.ffn_tokens")):
         first, second = plan_stages(started(base, *overrides))
@@ -99,9 +96,6 @@ def test_the_first_stage_may_give_a_decoder_more_heads_or_a_larger_width(tmp_pat
     assert [rule.factor(0) for rule in headed.generations] == [0.0, 1.0]
 
 
-# A stored schedule
-
-
 @pytest.mark.slow
 def test_a_begun_run_keeps_its_start_when_the_checkpoint_changes_or_is_gone(base: Path) -> None:
     loaded = started(base, *GROWS)
@@ -119,9 +113,6 @@ def test_a_begun_run_keeps_its_start_when_the_checkpoint_changes_or_is_gone(base
     (run / "stages").rmdir()  # a run that has not begun may start from something else
     with pytest.raises(ScheduleError, match="does not exist"):
         load_started(base.parent, f"start.checkpoint={base}", run="mine")
-
-
-# Misfits
 
 
 DECODER = decoder_config(vocab_size=300, hidden_size=32, num_heads=2, num_layers=2, ffn_tokens=128)
@@ -194,9 +185,6 @@ def test_a_start_takes_whatever_commands_take_for_a_checkpoint(tmp_path: Path, s
         assert base.run == f"first, stage {found.partition('/')[0][2:]}"
 
 
-# Costs and controls
-
-
 def test_controls_count_from_the_base_on_and_all_but_those_from_scratch_start_from_it(base: Path) -> None:
     three = ", ".join(
         f"{{name: s{tokens}, attention_tokens: {tokens}, ffn_tokens: 8, train_steps: 20}}" for tokens in (5, 6, 8)
@@ -222,9 +210,6 @@ def test_what_the_base_cost_is_as_given_else_as_recorded(tmp_path: Path, cost: T
     assert (loaded.base_flops, given.base_flops) == (None, 1e20)
     assert "Its cost is not known" in str(start_line(loaded))
     assert "1.00e20 FLOPs are paid for" in str(start_line(given))
-
-
-# Where the data goes on
 
 
 def at_sample_40(

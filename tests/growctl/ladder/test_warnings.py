@@ -167,9 +167,6 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
     assert line.startswith(f"data.cache_bytes is 5 MB, but the training tokens at {url} take 20 MB: about 75%")
 
 
-# Caveats of learning rates
-
-
 def with_budgets(*budgets: float, **rate: Any) -> Schedule:
     controls = [{"kind": "tokenformer-scratch", "budgets": list(budgets)}]
     return ladder(controls=controls, learning_rate={"peak": 1e-3} | rate)

@@ -205,8 +205,7 @@ def test_plan_worker_and_torch_agree_whether_this_cpu_is_fast_at_bf16(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("avx512_bf16", True), ("sse amx_tile", True), ("avx512f avx512_bf16x", False)],
+    ("flags", "expected"), [("avx512_bf16", True), ("sse amx_tile", True), ("avx512f avx512_bf16x", False)]
 )
 def test_a_cpus_flags_decide_whether_it_is_fast_at_bf16(tmp_path, flags, expected):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} mmx\n")

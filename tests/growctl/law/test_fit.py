@@ -101,12 +101,7 @@ def test_effective_tokens_that_fail_give_way_to_the_difference_to_the_best_size(
     assert law.rms["grown"] == pytest.approx(0.0, abs=0.03)
 
 
-@given(
-    st.integers(1, 4),
-    st.floats(1e6, 1e7),
-    st.floats(1e5, 1e7),
-    st.sampled_from(["effective tokens", "difference"]),
-)
+@given(st.integers(1, 4), st.floats(1e6, 1e7), st.floats(1e5, 1e7), st.sampled_from(["effective tokens", "difference"]))
 def test_with_w_of_1_a_ladder_ends_like_its_last_size_from_scratch_on_all_its_tokens(
     times: int, before: float, after: float, form: Form
 ) -> None:

@@ -13,11 +13,7 @@ from growctl.ledger.entries import BaseEntry
 from growctl.ledger.file import LedgerError
 from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
-from growctl.report.sections import (
-    remarks,
-    report_sections,
-    validation_warning,
-)
+from growctl.report.sections import remarks, report_sections, validation_warning
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.text.documents import plain
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples

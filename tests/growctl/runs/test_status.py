@@ -86,7 +86,7 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     control.trains("0-large", 10)
     with control.hold():
         assert [(run.state, run.resume_command) for run in find_status(tmp_path, ["tiny"])] == [
-            *(("finished", None), ("not started", None), ("running", None)),
+            *(("finished", None), ("not started", None), ("running", None))
         ]
     assert [run.state for run in find_status(tmp_path, ["tiny"])] == ["finished", "not started", "stopped"]
     assert find_status(tmp_path, [names[1]])[0].resume_command == command

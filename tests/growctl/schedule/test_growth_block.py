@@ -82,9 +82,6 @@ def reloaded(schedule: Schedule) -> Schedule:
     return parse(OmegaConf.to_container(OmegaConf.create(schedule_yaml(schedule))))
 
 
-# Presets
-
-
 @given(st.sampled_from([{}, *({"preset": preset} for preset in PRESETS)]) | ANY_GROWTH)
 def test_keys_that_are_left_out_have_the_values_of_the_preset_or_the_defaults(growth: dict[str, Any]) -> None:
     block = GrowthBlock(**growth)
@@ -142,9 +139,6 @@ def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messa
         assert reloaded(each) == each
 
 
-# How generations learn
-
-
 @pytest.mark.parametrize(
     ("growth", "old", "middle", "new"),
     [
@@ -163,9 +157,6 @@ def test_rules_follow_the_age_of_a_generation(growth: dict[str, Any], old: Any, 
     rules = GrowthBlock.model_validate(growth).rules(2, num_steps=50)
     found = [(rule.lr_scale, rule.weight_decay, rule.frozen_steps, rule.warmup_steps) for rule in rules]
     assert found == [old, middle, new]
-
-
-# Stage plans and worker specs
 
 
 @pytest.mark.parametrize(
@@ -233,9 +224,6 @@ def test_every_stage_but_the_last_has_a_slope_trigger_with_its_own_flops() -> No
         plans = plan_stages(schedule)
         triggers = [SlopeTrigger(slope=2e-9, window=4, step_flops=plan.step_flops.total) for plan in plans[:most]]
         assert [slope_trigger(schedule, plan) for plan in plans] == triggers + [None] * (3 - most)
-
-
-# Decoders
 
 
 STACK = {"depth": "copy-stack", "allow_jump": True}

@@ -63,12 +63,7 @@ def test_a_source_in_another_file_counts_from_the_folder_of_that_file(there: Pat
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("mine", "{there}/mine"),
-        ("gpt2", "gpt2"),
-        ("only_here", "only_here"),
-    ],
+    ("value", "expected"), [("mine", "{there}/mine"), ("gpt2", "gpt2"), ("only_here", "only_here")]
 )
 def test_a_local_tokenizer_counts_from_the_schedules_folder_and_a_name_on_the_hub_stays(
     there: Path, value: str, expected: str

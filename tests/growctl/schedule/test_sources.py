@@ -66,9 +66,6 @@ def tokenizers(datasets: Path) -> list[Path]:
     return sorted(datasets.glob(".tokenizer-*.json"))
 
 
-# Datasets
-
-
 def test_every_source_is_prepared_and_then_the_mixture_which_later_schedules_find(original: Path) -> None:
     datasets, mixture = original / "runs/.datasets", mixture_in(original / "runs/.datasets")
     manifest = verify_dataset(mixture)
@@ -124,9 +121,6 @@ def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path) -> Non
     data = loaded(original).data.model_copy(update={"mixture": [], "source": str(mixture_in(original / "trained"))})
     with pytest.raises(DataError, match=r"data\.source: '.*' is a mixture itself; name its sources \(books, code\)"):
         prepare_data(data, tmp_path)
-
-
-# The tokenizer
 
 
 def test_one_tokenizer_is_trained_on_the_train_splits_of_all_sources(original: Path) -> None:

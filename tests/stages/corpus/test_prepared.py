@@ -93,8 +93,6 @@ def test_only_a_large_source_has_a_cache_of_hashes_by_which_only_changed_files_a
     assert prepared(["04.txt"]) != first
 
 
-# Mixtures
-
 LENGTH = 16
 WEIGHTS = {"books": 6.0, "code": 3.0, "wiki": 1.0}
 

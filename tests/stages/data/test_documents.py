@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.data import documents
-from stages.data.dataset import (
-    DatasetFile,
-    DatasetSplit,
-    dataset_manifest_bytes,
-    dataset_parts,
-    read_dataset_manifest,
-)
+from stages.data.dataset import DatasetFile, DatasetSplit, dataset_manifest_bytes, dataset_parts, read_dataset_manifest
 from stages.data.documents import document_lengths, mean_attended_tokens, misplaced_ends
 from stages.data.errors import DataError
 from tests.stages.data.test_dataset import write_manifest

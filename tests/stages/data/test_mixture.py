@@ -131,12 +131,8 @@ def test_when_all_sources_are_used_up_each_was_read_to_its_last_sample(limits):
         mixture.require(total + 1)
 
 
-# The samples of several datasets
-
 STAGES = spans_of(
-    (0, {"books": 0.6, "code": 0.3, "wiki": 0.1}),
-    (100, {"books": 1, "wiki": 2}),
-    (300, {"books": 0.25, "code": 0.75}),
+    (0, {"books": 0.6, "code": 0.3, "wiki": 0.1}), (100, {"books": 1, "wiki": 2}), (300, {"books": 0.25, "code": 0.75})
 )
 LENGTH = 16
 NUM_TOKENS = {"books": 4001, "code": 1700, "wiki": 500}

@@ -70,8 +70,6 @@ def test_pieces_are_placed_as_by_best_fit_one_at_a_time(lengths, capacity):
     assert np.bincount(windows, lengths).astype(int).tolist() == used.tolist()
 
 
-# Samples of packed documents
-
 LENGTH = 16
 SHARDS = [[5, 40, 3, 11, 16], [2, 9, 9, 9, 30, 1, 7], [13, 12]]
 NUM_TOKENS = sum(map(sum, SHARDS))

@@ -132,8 +132,6 @@ def test_a_dataset_that_was_opened_before_needs_no_network(served, tmp_path):
         prepare(spec, tmp_path / "others")
 
 
-# The cache of shards
-
 SIZE = 1000
 
 
