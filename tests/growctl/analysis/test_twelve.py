@@ -4,8 +4,6 @@ Simulations (benchmarks/judge_coverage.py) judge how often intervals and verdict
 """
 
 import json
-import math
-import re
 import shutil
 import sqlite3
 from collections.abc import Mapping
@@ -32,7 +30,6 @@ from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.analysis.ladders import (
     CURVE,
     LAST,
-    RELEASE,
     WORK,
     against,
     always,
@@ -156,17 +153,7 @@ def test_a_budget_that_one_seed_lacks_drops_no_seed(runs: Path, removed: bool) -
     assert (found.outcome, found.seeds) == ("within the noise", (0, 1, 2))
 
 
-def test_between_budgets_the_cost_of_a_loss_follows_a_power_law(runs: Path) -> None:
-    """The losses of docs/reading-the-report.md, of a ladder against one size from scratch."""
-    documented = {0.5: (3.3245, 3.4777, 3.3043), 1.0: (2.8960, 2.9494, 2.8899), 2.0: (2.6624, 2.6804, 2.6554)}
-    for seed, final in enumerate((2.7587, 2.7870, 2.8036)):
-        against(seed_of(runs, seed, final), {budget: losses[seed] for budget, losses in documented.items()})
-    assert ratio_of(verdict_of(runs)) == pytest.approx(1.36, abs=0.02)
-
-
-def test_each_size_from_scratch_has_the_flops_that_a_ladder_spends_on_it_from_its_start_checkpoint_on(
-    runs: Path,
-) -> None:
+def test_each_size_from_scratch_has_the_flops_that_a_ladder_spends_on_it_from_its_start_checkpoint_on(runs: Path):
     """From scratch, the loss of each of two models costs 1.5 times all that the model has cost since then."""
     controls = [{"kind": "scratch-of-each-size", "budgets": [0.75, 1.5, 3.0]}]
     changes = from_start() | {"releases": "all", "controls": controls}
@@ -214,39 +201,6 @@ def test_a_quarter_of_the_flops_decides_nothing(runs: Path) -> None:
         assert (found.outcome, "0.25x" in said_of(found)) == ("unknown", folder == "one")
 
 
-@pytest.mark.parametrize(
-    ("ladders", "controls", "num_seeds", "count"), [((2, 3, 4, 5), (), 6, 4), ((), (2,), 3, 1)], ids=str
-)
-def test_a_seed_that_diverged_on_either_side_leaves_nothing_won(
-    runs: Path, ladders: tuple[int, ...], controls: tuple[int, ...], num_seeds: int, count: int
-) -> None:
-    for seed in range(num_seeds):
-        ladder = seed_of(runs, seed, math.nan if seed in ladders else 1.28 + noise(seed))
-        losses = {at: loss + noise(seed, 1) for at, loss in CURVE.items()}
-        against(ladder, losses | ({2.0: math.nan} if seed in controls else {}))
-    found = verdict_of(runs)
-    assert found.outcome == "unknown"
-    assert re.search(rf"diverged with {count} seed|{count} .*diverged", said_of(found))
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_a_divergence(runs: Path, loss: float) -> None:
-    seeds(runs, [loss] * 3, CURVE)
-    found = verdict_of(runs)
-    assert (found.outcome, ratio_of(found), "diverged" in found.claim) == ("unknown", None, True)
-
-
-def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
-    """The finished models of `one` lie on both sides of the loss of `other`."""
-    for seed in range(3):
-        seed_of(runs, seed, 1.28 + noise(seed), "one", stages=[SMALL, RELEASE, LAST])
-        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **{"learning_rate.peak": 0.002})
-    [pair] = results(find_runs(runs)).pairs
-    assert (pair.first, pair.second) == ("other", "one")
-    multiplier: Any = pair.verdict and pair.verdict.multiplier
-    assert multiplier.low < multiplier.estimate < multiplier.high
-
-
 @pytest.mark.parametrize("start_flops", [0.0, START_FLOPS])
 def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(runs: Path, start_flops: float) -> None:
     changes = {"controls": [{"kind": SCRATCH}]} | (from_start() if start_flops else {})
@@ -279,27 +233,6 @@ def test_losses_in_another_precision_or_on_other_tokens_are_not_compared(runs: P
     seeds(runs, FINALS, CURVE, evaluates=dict(evaluates))
     assert verdict_of(runs).outcome == "unknown"
     assert compared(runs, "quick-seed-0", f"quick-seed-0-control-{SCRATCH}")[0] is None
-
-
-@pytest.mark.parametrize(
-    ("flops", "cost"), [(START_FLOPS, "it cost (2.00e09 FLOPs) is paid"), (None, "it cost is paid")]
-)
-def test_a_verdict_on_a_start_checkpoint_says_that_its_cost_is_left_out_and_asks_for_it_trained_on(
-    runs: Path, flops: float | None, cost: str
-) -> None:
-    scheduled(runs, "quick", [3.1, 2.3], always(2.5), from_start(flops) | {"controls": [{"kind": SCRATCH}]})
-    found = verdict_of(runs)
-    assert f"Costs count from now on: what {cost} for." in found.question
-    assert found.missing == "The strongest opponent is missing: the start checkpoint trained on."
-    assert "kind: ungrown" in found.command
-
-
-def test_a_ledger_of_another_version_is_one_message(runs: Path) -> None:
-    [control] = against(grown(runs), {1.0: 1.33})
-    with closing(sqlite3.connect(control.path)) as ledger:
-        ledger.execute("CREATE TABLE something_new (x)")
-    _, err = run_here("report", "--runs-dir", runs, expect=2)
-    assert f"{control.path}: the ledger is broken: its tables are not those of a ledger of this version" in err
 
 
 def test_controls_without_their_ladder_name_it_on_the_first_screen(runs: Path) -> None:

@@ -44,9 +44,7 @@ def there(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_ledgers_of_two_machines_are_shown_together_and_no_command_resumes_an_imported_one(
-    here: Path, there: Path
-) -> None:
+def test_the_ledgers_of_two_machines_are_shown_together_and_no_command_resumes_an_imported_one(here: Path, there: Path):
     before = files_of(there)
     out, _ = run_here("ledger", "import", there, "--runs-dir", here, "--json")
     assert [entry["name"] for entry in json.loads(out)["ledgers"]] == ["quick", CONTROL]
@@ -86,9 +84,7 @@ def test_importing_again_brings_a_ledger_up_to_date_and_never_replaces_a_newer_o
     assert find_runs(here, ["growing"])[0].final_loss == 1.3
 
 
-def test_a_name_that_another_run_has_is_refused_before_anything_is_copied(
-    here: Path, there: Path, tmp_path: Path
-) -> None:
+def test_a_name_that_another_run_has_is_refused_before_anything_is_copied(here: Path, there: Path, tmp_path: Path):
     """Another run here, the run itself, or one of another source."""
     ladder(tmp_path / "third", name="mine")
     ladder(tmp_path / "fourth", name="quick")

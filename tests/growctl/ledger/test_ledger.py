@@ -60,19 +60,6 @@ def test_mfu_is_the_share_of_a_known_peak_in_steps_alone_and_each_stage_has_its_
     assert (large.device_seconds, large.mfu) == (82.0, pytest.approx(2.3e6 / (2 * 989e12)))
 
 
-def test_repeated_steps_count_as_replayed_and_stay_in_the_cost(ledger: Ledger) -> None:
-    booked(ledger, killed_once(resumed_from=20))
-    assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
-    cost = ledger.stage_cost("0-small")
-    assert (cost.kept.steps, cost.replayed.steps, cost.spent.tokens) == (40, 7, 4700)
-    assert cost.spent.flops.total == pytest.approx(47 * 9e5)
-    assert cost.replayed.device_seconds == 2 * 8.0
-    assert cost.spent.wall_seconds == 31 + 8 + 32
-    assert [e.point for e in ledger.evaluations("0-small")] == ["final"], "what was measured at 25 is void"
-    assert ledger.evaluations("0-small")[0].flops == 47 * 9e5
-    assert cost.spent.gpu_joules is None, "an attempt had no counter"
-
-
 def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repeated(ledger: Ledger) -> None:
     reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["reused"]
     evaluation = {"event": "evaluation", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["evaluation"]
