@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.attention import causal_attention, rotary_table, rotate
 from model.initialization import build_model, initial_parameter
 from model.language_model import KernelsMissing
 from model.policy import GrowthPolicy, grow_config, ramp_config
@@ -47,31 +46,6 @@ def test_initial_values_depend_only_on_seed_and_name():
     assert torch.equal(value, build_model(config, seed=5).get_parameter(name))
     for other in (initial_parameter(name, config, 6), initial_parameter("blocks.0.ffn.key_tokens.0", config, 5)):
         assert not torch.equal(value, other)
-
-
-def test_no_position_depends_on_a_later_token(model):
-    changed = torch.cat([IDS[:, :6], IDS[:, 6:].flip(1)], dim=1)
-    before, after = model(IDS), model(changed)
-    torch.testing.assert_close(after[:, :6], before[:, :6])
-    assert not torch.allclose(after[:, 6:], before[:, 6:])
-
-
-def test_rotation_multiplies_pairs_of_dimensions_by_complex_units_and_leaves_the_others():
-    table = rotary_table(torch.arange(7), 6, 100.0, like=torch.zeros(1, dtype=torch.float64))
-    x, rest = torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).split([6, 10], dim=1)
-    frequency = 100.0 ** (-torch.arange(3, dtype=torch.float64) / 3)
-    turned = torch.complex(x[:, :3], x[:, 3:]) * torch.exp(1j * torch.outer(torch.arange(7.0).double(), frequency))
-    found = rotate(torch.cat((x, rest), dim=1), table)
-    torch.testing.assert_close(found, torch.cat((turned.real, turned.imag, rest), dim=1))
-
-
-def test_attention_is_the_written_out_softmax():
-    x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    table = rotary_table(torch.arange(5), 0, 10000.0, like=x)
-    head = x[..., :4]
-    scores = (head @ head.mT) / math.sqrt(4)
-    scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
-    torch.testing.assert_close(causal_attention(x, x, x, 4, table)[..., :4], scores.softmax(-1) @ head)
 
 
 @pytest.mark.trains

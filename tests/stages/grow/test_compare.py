@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model.config import tokenformer_config
 from model.decoder_config import decoder_config
+from model.depth import COPYING
 from model.errors import UserError
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
@@ -37,7 +38,8 @@ DECODER = decoder_config(vocab_size=300, hidden_size=16, num_heads=2, num_layers
 COPY, OFFICIAL = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
 ZERO_VALUE = GrowthPolicy(init="zero-value", tau="per-generation")
 NOISY = COPY.model_copy(update={"copy_noise": 1e-3, "allow_jump": True})
-STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
+STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
+EVERY_WAY = {"ffn_tokens": 5, "heads": 1, "new_layers": 1}
 TEXT: dict[str, Any] = {"num_sequences": 3, "sequence_length": 24}
 
 
@@ -92,26 +94,34 @@ def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, da
 
 
 @pytest.mark.parametrize(
-    ("policy", "growth", "dtype", "low", "high"),
+    ("config", "policy", "growth", "dtype", "low", "high"),
     [
-        (GrowthPolicy(), {"attention_tokens": 7}, "float64", 0, 1e-12),
-        (ZERO_VALUE, {"attention_tokens": 5}, "float64", 0, 0),
-        (COPY, {"attention_tokens": 10}, "float64", 1e-9, 2e-7),  # quotients rounded to float32
-        (COPY, {"attention_tokens": 10}, "float32", 1e-8, 1e-4),
-        (OFFICIAL, {"attention_tokens": 5}, "float64", 0.1, 100),
-        (NOISY, {"attention_tokens": 10}, "float64", 1e-4, 1),
-        (GrowthPolicy(depth="interleave"), {"new_layers": 2}, "float64", 0, 0),
-        (STACK, {"new_layers": 2}, "float64", 1e-3, 100),
+        (CONFIG, GrowthPolicy(), {"attention_tokens": 7}, "float64", 0, 1e-12),
+        (CONFIG, ZERO_VALUE, {"attention_tokens": 5}, "float64", 0, 0),
+        (CONFIG, COPY, {"attention_tokens": 10}, "float64", 1e-9, 2e-7),  # quotients rounded to float32
+        (CONFIG, COPY, {"attention_tokens": 10}, "float32", 1e-8, 1e-4),
+        (CONFIG, OFFICIAL, {"attention_tokens": 5}, "float64", 0.1, 100),
+        (CONFIG, NOISY, {"attention_tokens": 10}, "float64", 1e-4, 1),
+        (CONFIG, GrowthPolicy(depth="interleave"), {"new_layers": 2}, "float64", 0, 0),
+        (CONFIG, STACK, {"new_layers": 2}, "float64", 1e-3, 100),
+        (DECODER, GrowthPolicy(), EVERY_WAY | {"widen": 3}, "float64", 0, 1e-6),  # as copies
+        (DECODER, GrowthPolicy(depth="interleave"), EVERY_WAY, "float64", 0, 1e-12),
+        (DECODER, STACK, {"new_layers": 2}, "float64", 1e-3, 100),
+        (DECODER, MIDDLE, {"new_layers": 1}, "float64", 1e-3, 100),
     ],
 )
-def test_growth_is_reported_as_its_policy_promises(old, tmp_path, dataset, policy, growth, dtype, low, high):
-    expand(old, tmp_path / "new", **growth, policy=policy)
+def test_growth_is_reported_as_its_policy_promises(tmp_path, dataset, config, policy, growth, dtype, low, high):
+    old = write_trained(tmp_path / "old", dataset, config)
+    manifest = expand(old, tmp_path / "new", **growth, policy=policy)
+    assert bool(manifest.group_steps) is (policy.moments == "keep" and "widen" not in growth)
     found = compare(old, tmp_path / "new", dataset, dtype=dtype, **TEXT)
     assert low <= found.relative_difference <= high
     assert found.tolerance == (1e-6 if dtype == "float64" else 1e-4)
     assert found.lineage.growth.preserves is (found.verdict == "preserved") is (high < 1)
     assert not found.breaks_promise
     assert found.verdict == "changed" or abs(found.jump) < found.tolerance
+    alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
+    assert compare(old, tmp_path / "new", dataset, dtype=dtype, **TEXT).breaks_promise is (high < 1)
 
 
 def test_logits_and_losses_match_models_run_by_hand_one_at_a_time(old, tmp_path, dataset, monkeypatch):
@@ -167,26 +177,6 @@ def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_b
     alter(new, "final_norm.bias", lambda value: value * float("nan"))
     with pytest.raises(RuntimeError, match="new gives logits that are not finite"):
         compare(old, new, dataset, **TEXT)
-
-
-@pytest.mark.parametrize(
-    ("depth", "added", "preserved"),
-    [
-        ("append", {"widen": 3, "ffn_tokens": 5, "heads": 1, "new_layers": 1}, True),
-        ("interleave", {"ffn_tokens": 5, "heads": 1, "new_layers": 1}, True),
-        ("copy-stack", {"new_layers": 2}, False),
-        ("copy-middle", {"new_layers": 1}, False),
-    ],
-)
-def test_decoders_are_compared(tmp_path, dataset, depth, added, preserved):
-    old = write_trained(tmp_path / "old", dataset, DECODER)
-    expand(old, tmp_path / "new", **added, policy=GrowthPolicy(depth=depth, allow_jump=not preserved))
-    found = compare(old, tmp_path / "new", dataset, **TEXT)
-    assert (found.verdict == "preserved") is found.lineage.growth.preserves is preserved
-    assert not found.breaks_promise
-    assert bool(read_manifest(tmp_path / "new").group_steps) is ("widen" not in added), "its moments are kept"
-    alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
-    assert compare(old, tmp_path / "new", dataset, **TEXT).breaks_promise is preserved
 
 
 def test_checkpoints_that_cannot_be_compared_are_refused(old, dataset, tmp_path):

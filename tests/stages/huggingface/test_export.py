@@ -27,7 +27,7 @@ SIZES = {"vocab_size": 270, "hidden_size": 32, "num_heads": 2, "num_layers": 2, 
 LLAMA: dict[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "rotary_fraction": 1.0}
 NO_BIAS: dict[str, Any] = dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias"), False)
 COPIES = GrowthPolicy(init="copy", tau="recompute")
-OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation")
+OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation", depth="interleave")
 
 
 def half_ramped() -> TokenformerConfig:
@@ -58,32 +58,6 @@ def settings_in(folder: Path) -> dict:
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     parts = [safetensors.torch.load_file(file) for file in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for part in parts for name, tensor in part.items()}
-
-
-def test_generations_are_joined_with_their_ramps_multiplied_in(pretrained, tmp_path):
-    export(pretrained, tmp_path / "out")
-    weights = weights_in(tmp_path / "out")
-    layer = pretrained.model.blocks["1"].ffn
-    expected = torch.cat([layer.key_tokens["0"], layer.key_tokens["1"] * 0.3])
-    torch.testing.assert_close(weights["model.layers.1.ffn.key_tokens"], expected, rtol=0, atol=0)
-    assert weights["model.layers.1.attention.projection.value_tokens"].shape == (8, 16)
-    assert len(weights) == 1 + 2 * 5 * 2 + 2
-    stored = settings_in(tmp_path / "out")["pattentions"][1]["ffn"]
-    assert stored == [{"num_tokens": 14, "tau": layer.config.tau}]
-
-
-def test_a_norm_of_its_own_is_a_group_of_its_own_and_layers_are_numbered_by_their_order(tmp_path):
-    policy = OWN_NORM.model_copy(update={"depth": "interleave"})
-    config = grow_config(text_config(), attention_tokens=4, ffn_tokens=4, new_layers=2, policy=policy)
-    pretrained = pretrained_of(tmp_path, config)
-    export(pretrained, tmp_path / "out")
-    _, new = config.blocks[0].query.generations
-    groups = [{"num_tokens": 5, "tau": config.blocks[0].query.tau}, {"num_tokens": 4, "tau": new.tau}]
-    assert settings_in(tmp_path / "out")["pattentions"][0]["query"] == groups
-    assert config.block_ids == (0, 2, 1, 3)
-    for position, name in ((1, "blocks.2.ffn.key_tokens.1"), (3, "blocks.3.ffn.key_tokens.1")):
-        written = weights_in(tmp_path / "out")[f"model.layers.{position}.ffn.key_tokens"]
-        assert torch.equal(written, pretrained.model.get_parameter(name))
 
 
 def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_files_of_limited_size(

@@ -48,7 +48,9 @@ CONFIGS = {
     "softmax": text_config().model_copy(update={"score_function": "softmax"}),
     "half_ramped": half_ramped(),
     "copies": grow_config(text_config(), attention_tokens=10, ffn_tokens=20, policy=COPIES),
-    "own_norm": grow_config(text_config(), attention_tokens=3, ffn_tokens=4, policy=OWN_NORM),
+    "own_norm_between_new_layers": grow_config(
+        text_config(), attention_tokens=3, ffn_tokens=4, new_layers=2, policy=OWN_NORM
+    ),
     "modern": text_config(
         width=32,
         num_heads=4,
