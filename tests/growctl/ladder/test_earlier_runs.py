@@ -60,9 +60,7 @@ def test_controls_share_the_undecayed_training_of_those_before_and_of_the_ladder
         {"growth": {"when": "slope", "slope": 1e-12}},
     ],
 )
-def test_other_training_shares_nothing(
-    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_training_shares_nothing(tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     one = ladder((20, 20))
     earlier = Trained(one, plan_run(one), [[20], [20]])
     monkeypatch.setattr("growctl.ladder.plan.earlier_runs", lambda _: [earlier])

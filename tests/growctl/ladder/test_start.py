@@ -165,26 +165,6 @@ def test_a_start_that_names_nothing_whole_or_too_much_is_one_clear_line(base: Pa
     assert started(base).base, "whatever a killed process left beside it"
 
 
-@pytest.mark.parametrize(
-    ("start", "found"),
-    [
-        ("run: first", "1-large/final"),
-        ("run: first, stage: small/release", "0-small/release/final"),
-        ("checkpoint: first/large/initial", "1-large/initial"),
-    ],
-)
-def test_a_start_takes_whatever_commands_take_for_a_checkpoint(tmp_path: Path, start: str, found: str) -> None:
-    stages = tmp_path / "runs/first/stages"
-    for checkpoint in ("0-small/final", "0-small/release/final", "1-large/initial", "1-large/final"):
-        write_base(stages / checkpoint)
-    (tmp_path / "runs/first/schedule.yaml").touch()
-    base = load_started(tmp_path, f"start={{{start.format(runs=tmp_path / 'runs')}}}").base
-    assert base
-    assert base.path == str(stages / found)
-    if "release" not in found:
-        assert base.run == f"first, stage {found.partition('/')[0][2:]}"
-
-
 def test_controls_count_from_the_base_on_and_all_but_those_from_scratch_start_from_it(base: Path) -> None:
     three = ", ".join(
         f"{{name: s{tokens}, attention_tokens: {tokens}, ffn_tokens: 8, train_steps: 20}}" for tokens in (5, 6, 8)
@@ -226,9 +206,7 @@ def at_sample_40(
 
 
 @pytest.mark.parametrize(("windows", "context", "sample"), [(16, 16, 40), (16, 8, 40), (32, 16, 0), (8, 8, 0)])
-def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
-    base: Path, windows: int, context: int, sample: int
-) -> None:
+def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(base: Path, windows: int, context: int, sample: int):
     start, dataset = at_sample_40(started(base), base.parent, windows, context)
     token, reason = start.position(dataset)
     assert token == sample * context
@@ -236,9 +214,7 @@ def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data_anew(
-    tmp_path: Path, masked: bool
-) -> None:
+def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data_anew(tmp_path: Path, masked: bool):
     config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
     base, said = write_base(tmp_path / "base", config), list[str]()
     schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
