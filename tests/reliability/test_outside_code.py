@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.errors import UserError
-from stages.plain_yaml import read_yaml
 from tests.workers import REPOSITORY
 
 RUNS_CODE = {
@@ -27,7 +25,7 @@ NEEDS = {
 
 OWN_CODE = {"stages/huggingface/same_logits.py": 1, "stages/plain_yaml.py": 1}
 """Files that may make so many of these calls: one loads an export that growctl has just written, one parses YAML with
-OmegaConf's loader, which is a SafeLoader (`test_the_loader_of_schedules_builds_no_objects`)."""
+OmegaConf's loader, which is a SafeLoader (tests/growctl/schedule/test_files.py)."""
 
 
 def dangerous_calls(source: str) -> Iterator[str]:
@@ -65,9 +63,3 @@ def test_no_call_opens_a_pickle_runs_text_or_starts_a_shell(package):
     for path in sources:
         calls = list(dangerous_calls(path.read_text()))
         assert len(calls) == OWN_CODE.get(str(path.relative_to(REPOSITORY)), 0), (path, calls)
-
-
-def test_the_loader_of_schedules_builds_no_objects(tmp_path):
-    (tmp_path / "a.yaml").write_text("a: !!python/object/apply:os.getcwd []")
-    with pytest.raises(UserError, match="could not determine a constructor"):
-        read_yaml(tmp_path / "a.yaml")

@@ -76,6 +76,20 @@ def test_every_generation_has_its_own_decay_on_matrices_and_the_optimizers_where
     assert found[1] == ["final_norm.weight", "final_norm.bias"]
 
 
+def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own_and_only_matrices_decay():
+    grown = grow_config(small_config(), attention_tokens=3, ffn_tokens=6)
+    decoder = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_tokens=64)
+    for config, generations in ((grown, 2), (decoder, 1)):
+        groups = {group["name"]: group for group in parameter_groups(build_model(config, device="meta"), 0.1, "muon")}
+        muon = [f"generation-{number}-muon" for number in range(generations)]
+        assert list(groups) == ["generation-0-decay", muon[0], "generation-0-no-decay", *muon[1:]]
+        assert [name for name, group in groups.items() if group["use_muon"]] == muon
+        assert [tuple(p.shape) for p in groups["generation-0-decay"]["params"]] == [(31, 16)]  # the embedding
+        assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
+    for group in parameter_groups(build_model(decoder, device="meta"), 0.1):
+        assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
+
+
 def test_ramped_keys_begin_as_grown_and_tau_moves_only_where_annealing_is_asked_for():
     ramped, policy = grown_twice(), GrowthPolicy(init="zero-key", tau="frozen")
     frozen = grow_config(small_config(), attention_tokens=4, ffn_tokens=4, policy=policy)

@@ -1,4 +1,4 @@
-"""`growctl eval`: its figures as JSON and as a table, and its messages."""
+"""`growctl eval`: its figures as JSON and as a table, its messages, and whose tokenizer reads the text."""
 
 import json
 import math
@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from growctl.evaluate.evaluation import Evaluator
+from growctl.evaluate.pretrained import open_pretrained
 from stages.checkpoint.manifest import TextFacts
+from stages.stage_dir import TOKENIZER_NAME
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
+from tests.stages.grow.test_compare import rewrite
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +69,22 @@ def test_contexts_give_scores_by_position(checkpoint: Path):
     at_positions = ["loss_at_0_to_63", "loss_at_64_to_127"]
     assert [*values(found, "context-128")] == ["loss", "seconds_per_token", "bytes_per_token", *at_positions]
     assert "yarn 4x" in call(checkpoint, words)
+
+
+def opened(checkpoint: Path, tokenizer: Path | None = None) -> list[str]:
+    """Opens a checkpoint and returns what the user is told."""
+    told: list[str] = []
+    with open_pretrained(str(checkpoint), checkpoint.parent, told.append, tokenizer=tokenizer, device="cpu"):
+        return told
+
+
+def test_a_given_tokenizer_other_than_the_models_own_gets_a_warning(tmp_path):
+    own = tmp_path / "final" / TOKENIZER_NAME
+    write_pretrained(own.parent)
+    saved_again = tmp_path / "again.json"
+    saved_again.write_bytes(own.read_bytes() + b"\n")
+    assert opened(own.parent, own) == []
+    [warning] = opened(own.parent, saved_again)
+    assert warning.startswith(f"--tokenizer {saved_again} is not the file that {own.parent} was trained with")
+    rewrite(own.parent, tokenizer_sha256=None)
+    assert opened(own.parent, saved_again) == [], "not known"

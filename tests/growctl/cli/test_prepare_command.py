@@ -41,6 +41,7 @@ def test_a_prepared_text_may_be_gone_for_prepare_validate_and_a_new_run(tmp_path
     run_here("run", *values, "--name", "new", "--dry-run", "--runs-dir", runs)
     run_here("validate", *values, "--runs-dir", runs)
     shutil.rmtree(dataset)
-    for command in (("prepare",), ("validate",), ("run", "--dry-run")):
+    for command in (("prepare",), ("validate",), ("run", "--name", "newer"), ("run", "--dry-run")):
         _, err = run_here(*command, *values, "--runs-dir", runs, expect=2)
         assert f"data.source: '{text}' does not exist" in err
+    assert not (runs / "newer").exists()

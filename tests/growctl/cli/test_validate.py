@@ -4,24 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import BASE, TEXT, file_of
 
-STACKED = """
-name: stacked
-data: {source: python-stdlib, vocab_size: 300}
-model: {num_layers: 2, hidden_size: 32, num_heads: 2}
-stages:
-  - {name: d2, attention_tokens: 4, ffn_tokens: 8, train_steps: 20}
-  - {name: d4, num_layers: 4, train_steps: 20}
-  - {name: d8, attention_tokens: 8, train_steps: 20}
-training: {sequence_length: 16, batch_size: 8}
-learning_rate: {peak: 1e-3}
-growth: {depth: copy-stack, allow_jump: true}
-evaluation: {every: 10}
-checkpoint: {every: 10}
-"""
+SIZES = ({"attention_tokens": 4, "ffn_tokens": 8}, {"num_layers": 4}, {"attention_tokens": 8})
+STACKED = {
+    "growth": {"depth": "copy-stack", "allow_jump": True},
+    "stages": [{"name": f"s{number}", "train_steps": 20} | size for number, size in enumerate(SIZES)],
+}
 """A ladder whose single growths are possible, but whose jump from the first size to the last is not."""
 
 
@@ -50,24 +42,14 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
     assert [(result["file"], result["valid"]) for result in results] == [(file, file in files[:3:2]) for file in files]
 
 
-@pytest.mark.slow
-def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run(tmp_path: Path) -> None:
-    path, runs = changed(tmp_path, BASE["data"]["source"], "text"), ("--runs-dir", tmp_path / "runs")
-    missing = f"data.source: '{tmp_path}/text' does not exist"
-    for command in (("validate",), ("run", *runs), ("run", "--dry-run", *runs), ("prepare", *runs)):
-        assert missing in run_here(*command, path, expect=2)[1].splitlines()[-1]
-    assert not (tmp_path / "runs").exists()
-    warnings = json.loads(run_here("plan", path, "--json", *runs)[0])["warnings"]
-    assert any(warning.startswith(missing) for warning in warnings)
-
-
 @pytest.mark.parametrize("command", ["validate", "run --no-controls", "prepare"])
 def test_an_impossible_control_is_rejected_before_anything_is_written(tmp_path: Path, command: str) -> None:
-    path = file_of(tmp_path, f"{STACKED}controls: [{{kind: single-jump}}]\n")
+    path = file_of(tmp_path, yaml.safe_dump(BASE | STACKED | {"controls": [{"kind": "single-jump"}]}))
     out, err = run_here(*command.split(), path, expect=2)
     assert out == ""
     message = "controls.0.kind = 'single-jump': cannot be run for this ladder, leave it out: depth 'copy-stack' cannot"
     assert err.removeprefix("growctl: ").startswith(f"{path}: {message}")
     assert [file.name for file in tmp_path.iterdir()] == ["s.yaml"]
     if command == "validate":
-        assert run_here("validate", file_of(tmp_path, STACKED)) == (f"{path}: stacked is valid\n", "")
+        possible = file_of(tmp_path, yaml.safe_dump(BASE | STACKED | {"controls": []}))
+        assert run_here("validate", possible) == (f"{path}: s is valid\n", "")

@@ -10,7 +10,7 @@ from growctl.evaluate.record import place_of, record
 from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.ledger.lines import append_lines, read_lines
+from growctl.ledger.lines import read_lines
 from growctl.runs.find import newest_scores
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
@@ -90,16 +90,6 @@ def test_recording_the_scores_of_the_file_again_changes_nothing(run: RunPaths):
         assert len(ledger.scores("small")) == 1
         with pytest.raises(LedgerError, match="no stage 'huge'"):
             ledger.record_scores([ScoreEntry("huge", "final", "", "", "piqa", "acc", "none", 0.5)])
-
-
-def test_a_line_that_a_crash_cut_off_is_skipped(tmp_path: Path):
-    entry = ScoreEntry("small", "final", "", "", "piqa", "acc", "none", 0.5)
-    append_lines(tmp_path / "scores.jsonl", [entry])
-    with (tmp_path / "scores.jsonl").open("a") as file:
-        file.write('{"stage": "sm')
-    assert read_lines(tmp_path / "scores.jsonl", ScoreEntry) == [entry]
-    append_lines(tmp_path / "scores.jsonl", [entry])
-    assert read_lines(tmp_path / "scores.jsonl", ScoreEntry) == [entry, entry], "the line after it is whole"
 
 
 def test_another_tokenizer_does_not_replace_the_figure_of_the_checkpoints_own(run: RunPaths, tmp_path: Path):

@@ -1,16 +1,18 @@
-"""The report compares the ladder with its controls, on a screen and in files."""
+"""The report compares the ladder with its controls, on a screen and in files, also while runs start and write."""
 
 import csv
 import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from growctl.ledger.entries import BaseEntry
 from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import remarks, report_sections, validation_warning
@@ -201,3 +203,40 @@ def test_a_validation_set_that_is_small_or_little_of_which_is_read_is_warned_of(
     stages = [SMALL, replace(LARGE, sequence_length=64)]
     FakeRun(tmp_path, "a", stages, validation=size, **few).train(0, 1.42)
     assert said in str(validation_warning(find_runs(tmp_path)[0]))
+
+
+@pytest.mark.slow
+def test_a_report_on_seeds_has_one_result_and_group_by_seed_one_for_each(tmp_path: Path) -> None:
+    for seed, loss in enumerate((1.30, 1.32)):
+        run = FakeRun(tmp_path, f"quick-seed-{seed}", [SMALL, LARGE], seed=seed, run_set=("quick", {"seed": seed}))
+        run.train(0, 1.42).train(1, loss, start=1.42)
+        control(tmp_path, 933, loss + 0.1, of=run.entry.name, seed=seed)
+    for options, seeds in (((), [[0, 1]]), (("--group-by", "seed"), [[0], [1]])):
+        out, _ = run_here("report", "quick", "--runs-dir", tmp_path, *options, "--json")
+        assert [headline["seeds"] for headline in json.loads(out)["results"]["headlines"]] == seeds
+    _, err = run_here("report", "--runs-dir", tmp_path, "--group-by", "sed", expect=2)
+    assert "--group-by 'sed': must be seed, schedule or a dotted key" in err
+
+
+def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened_and_the_runner_writes_meanwhile(tmp_path):
+    run = FakeRun(tmp_path, "quick", [SMALL, LARGE])
+    with Ledger(run.path, read_only=True) as reader:
+        run.train(0, 1.42)
+        assert not reader.finished(SMALL.name)
+        assert reader.stage_cost(SMALL.name).spent.steps == 0
+    assert find_runs(tmp_path)[0].stages[0].finished
+
+
+def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others(tmp_path):
+    ladder(tmp_path, name="still")
+    for name in ("created", "opened"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "created/ledger.db").touch()
+    Ledger(tmp_path / "opened/ledger.db").close()  # has its tables, but no run yet
+    assert [run.name for run in find_runs(tmp_path)] == ["still"]
+    for name in ("created", "opened"):
+        with pytest.raises(LedgerError, match=f"{name}/ledger.db: no run is recorded here yet"):
+            find_runs(tmp_path, [name])
+    (tmp_path / "still/ledger.db").unlink()
+    with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
+        find_runs(tmp_path)

@@ -39,9 +39,7 @@ LINES = (START_LINE, TRAIN_LINE, line("checkpoint"), line("end", attempt=2), b"d
 
 
 @given(lines=st.lists(st.sampled_from(LINES), max_size=12), data=st.data())
-def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_once(
-    lines, data, tmp_path_factory
-) -> None:
+def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_once(lines, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("history") / "metrics.jsonl"
     content = b"".join(lines) + data.draw(st.sampled_from([b"", TRAIN_LINE[:30]]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=6)))

@@ -106,9 +106,7 @@ def test_the_ladders_time_follows_from_its_flops_at_the_present_speed() -> None:
         (ON_CPU, {"device": "h100"}, None),  # which `plan` assumes
     ],
 )
-def test_the_mfu_is_the_share_of_the_peak_of_all_devices(
-    start: Record, hardware: dict[str, Any], peak: float | None
-) -> None:
+def test_the_mfu_is_the_share_of_the_peak_of_all_devices(start: Record, hardware: dict[str, Any], peak: float | None):
     stage = progress(ladder(), start, train(10)).stages["stage-1"]
     speed = stage.plan.step_flops.total  # one step a second
     expected = None if peak is None else pytest.approx(speed / peak)

@@ -5,8 +5,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +15,6 @@ from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run import sets
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
-from growctl.run.runner import run_entry
 from growctl.run.sets import SweepError, grid, run_names
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunSet, read_run_set
@@ -327,19 +324,6 @@ def test_a_run_resumed_by_itself_stays_in_its_set_whose_damaged_record_is_one_me
     _, err = sweep(schedule, "seed=0", "--name", "tiny-seed-0", command="run", expect=2)
     assert "runs/tiny-seed-0/.run_set.json, which names the set of runs that this run belongs to, cannot be read" in err
     assert [run.name for run in find_status(runs)] == ["tiny-seed-0"]
-
-
-@pytest.mark.parametrize("run_set", [RunSet("tiny", {"seed": 0}), None], ids=str)
-def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path, run_set):
-    loaded = load_schedule(str(write_schedule(tmp_path, SCHEDULE + CONTROL)))
-    split: Any = SimpleNamespace(num_documents=1, num_tokens=2, text_hash="a")
-    splits = {"train": split, "validation": split}
-    dataset: Any = SimpleNamespace(fingerprint="f00d", tokenizer_sha256="b", splits=splits, sources=())
-    request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=run_set)
-    entries = [run_entry(part, "id", "data", dataset, None, None) for part in (request.ladder, *request.controls())]
-    assert [(entry.group, entry.overrides) for entry in entries] == [
-        ("tiny", {"seed": 0}) if run_set else (None, {})
-    ] * 3
 
 
 def test_ledger_report_and_status_keep_and_name_the_set_that_a_run_began_in(tmp_path):

@@ -163,9 +163,7 @@ def command(folder: Path, start: Path, name: str) -> tuple[object, ...]:
     return "run", folder / "tiny.yaml", *settings, "--runs-dir", folder / "runs", "--name", name
 
 
-def test_a_finished_first_stage_no_longer_needs_the_checkpoint_but_an_unbegun_one_does(
-    trained: Path, copied: Path
-) -> None:
+def test_a_finished_first_stage_no_longer_needs_the_checkpoint_but_an_unbegun_one_does(trained: Path, copied: Path):
     hashes = final_hashes(copied / "runs/on")
     shutil.rmtree(copied / "runs/base")
     shutil.rmtree(copied / "runs/on/stages/0-more/final")

@@ -181,9 +181,7 @@ CHOSEN_LAYERS = st.none() | st.sets(st.integers(0, 2), min_size=1).map(list)
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), CHOSEN_LAYERS), min_size=1, max_size=3))
-def test_only_chosen_layers_grow_and_sizes_add_up_layer_by_layer(
-    growths: list[tuple[int, int, list[int] | None]],
-) -> None:
+def test_only_chosen_layers_grow_and_sizes_add_up_layer_by_layer(growths: list[tuple[int, int, list[int] | None]]):
     """Every stage has more tokens than any layer so far, or as many if it is at the maximum."""
     sizes: list[Any] = [(4, 8)]
     layers = [(4, 8)] * 3

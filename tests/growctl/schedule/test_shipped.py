@@ -87,9 +87,7 @@ def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_
         ("quickstart", ["growth=sparkling"], [3, 3, 3]),
     ],
 )
-def test_a_published_recipe_fits_the_schedule_that_its_file_names(
-    name: str, overrides: list[str], layers: list[int]
-) -> None:
+def test_a_published_recipe_fits_the_schedule_that_its_file_names(name: str, overrides: list[str], layers: list[int]):
     loaded = load_schedule(name, overrides)
     assert (loaded.growth.preset, [plan.model.num_layers for plan in plan_stages(loaded)]) == ("custom", layers)
 

@@ -1,4 +1,4 @@
-"""Conversions on disk: which are rejected, and when they are deleted.
+"""Conversions on disk: which are rejected, and when they are deleted; and DeepSpeed without its compiler.
 
 tests/stages/engine/test_engine_state.py compares the converted values bit for bit.
 """
@@ -6,11 +6,13 @@ tests/stages/engine/test_engine_state.py compares the converted values bit for b
 import shutil
 
 import pytest
+from deepspeed.runtime import compiler
 
 from stages.checkpoint.directory import clear_leftovers, newest_checkpoint, remove_converted
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, sealed_manifest
 from stages.engine.convert import convert
+from stages.engine.deepspeed_api import uncompiled
 from stages.stage_dir import converted_directory, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
@@ -45,3 +47,11 @@ def test_converted_checkpoints_are_deleted_after_a_newer_checkpoint_and_never_li
     remove_converted(tmp_path, tmp_path / "step_00000020")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["converted_00000020", "step_00000010", "step_00000020"]
     assert said == []
+
+
+def test_a_decorator_for_compiling_returns_the_plain_function_however_it_is_written():
+    compile_function = compiler.compile
+    with uncompiled():
+        found = [compiler.compile(len), compiler.compile()(len), compiler.compile(mode="reduce-overhead")(len)]
+    assert found == [len, len, len]
+    assert compiler.compile is compile_function

@@ -6,9 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
@@ -19,6 +22,7 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
 from stages.evaluate.results import Score
 from stages.evaluate.text import dataset_loss, require_ids, text_loss
+from stages.evaluate.windows import sliding_windows
 from stages.train import rank_data as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -156,3 +160,17 @@ def test_a_model_that_attends_within_documents_rejects_a_dataset_that_hides_them
         (tmp_path / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update=change)))
         with pytest.raises(UserError, match=message):
             require_ids(masked, tmp_path)
+
+
+@given(st.data(), st.integers(2, 200), st.integers(1, 20))
+def test_every_token_but_the_first_is_scored_once_after_enough_context(data, num_tokens: int, context: int):
+    stride = data.draw(st.integers(1, context))
+    cuts = sorted(data.draw(st.lists(st.integers(0, num_tokens), max_size=5)))
+    scored: list[int] = []
+    for window in sliding_windows(np.split(np.arange(num_tokens), cuts), context, stride):
+        assert len(window.tokens) <= context + 1
+        assert (np.diff(window.tokens) == 1).all()
+        targets = window.tokens[len(window.tokens) - window.num_scored :].tolist()
+        assert targets[0] - window.tokens[0] >= min(context - stride, targets[0]), "too little context"
+        scored += targets
+    assert scored == list(range(1, num_tokens))
