@@ -30,7 +30,7 @@ BASE_OF_THE_RUN = {"start.base": START}
 MUON = {"optimizer.name": "muon", "optimizer.gradient_clipping": 0.0}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
-SCALED = {"model.rotary_scaling": {"kind": "linear", "factor": 2.0, "trained_length": 16}}
+SCALED = {"model.rotary_scaling": {"kind": "llama3", "factor": 2.0, "trained_length": 16}}
 NEEDED: dict[str, dict[str, Any]] = {
     "data.tokenizer": {"data.vocab_size": None, "model.vocab_size": 50_432},
     "data.begin_of_text": {"data.tokenizer": "gpt2", "data.vocab_size": None, "model.vocab_size": 50_432},
