@@ -1,20 +1,27 @@
-"""Ladders whose stages have other batches and contexts: their plans, controls, conditions and worker specs."""
+"""Ladders whose stages have other batches and contexts: plans, controls, conditions, specs, and places in the data."""
 
+import math
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
-from growctl.ladder.stage_plans import plan_run, plan_stages
+from growctl.ladder.stage_plans import plan_run, plan_stages, stage_positions
 from growctl.launch.resolve import uneven_batch
-from growctl.schedule.blocks import Schedule, longest_context, stage_batch
+from growctl.schedule.blocks import Schedule, StageBatch, longest_context, stage_batch
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
+from stages.data.samples import TrainingSamples
 from tests.growctl.ladder import spec_of
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import changed, parse
+from tests.stages.data.test_dataset import write_dataset
 
 SHORT: tuple[dict[str, Any], ...] = ({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {})
 """Of training's 8 sequences of 16 tokens: a quarter of the tokens, then all of them in shorter sequences."""
@@ -137,3 +144,34 @@ def test_a_batch_that_the_ranks_cannot_share_names_its_stage_and_an_unused_one_d
     assert str(uneven_batch(parse(longer), 4)).startswith("stages.1.sequence_length: makes 2 sequences")
     others = {"stages.0.batch_size": 12, "stages.1.batch_size": 24, "launch.micro_batch_size": "auto"}
     assert uneven_batch(parse(changed(others)), 12) is None
+
+
+WINDOW, NUM_TOKENS = 12, 1000
+OF_AN_EPOCH = NUM_TOKENS // WINDOW * WINDOW
+LADDERS = st.lists(
+    st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.integers(1, 5), st.integers(1, 20)), min_size=1, max_size=5
+)
+"""(context, batch, steps) of the stages."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("dataset") / "one", [700, 300], [100])
+
+
+@settings(max_examples=30)
+@given(LADDERS, st.integers(0, 2**63))
+def test_no_token_is_an_input_twice_within_an_epoch_whatever_the_contexts(
+    dataset: Path, ladder: list[tuple[int, int, int]], seed: int
+) -> None:
+    batches = [StageBatch(batch, context) for context, batch, _ in ladder]
+    positions, inputs, skipped, end = stage_positions(batches, [steps for *_, steps in ladder]), [], 0, 0
+    for (context, batch, steps), position in zip(ladder, positions, strict=True):
+        assert position % context == 0
+        assert 0 <= position - end < context, "less than a sequence is skipped"
+        skipped, end = skipped + position - end, position + batch * steps * context
+        samples, first = TrainingSamples(dataset, context, seed, window_length=WINDOW), position // context
+        inputs += samples.batch(first, batch * steps)[:, :-1].flatten().tolist()
+    of_first_epoch = inputs[: OF_AN_EPOCH - skipped]
+    assert len(set(of_first_epoch)) == len(of_first_epoch)
+    assert max(Counter(inputs).values()) <= math.ceil(end / OF_AN_EPOCH) + 1

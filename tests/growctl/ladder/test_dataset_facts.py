@@ -1,4 +1,4 @@
-"""What a schedule takes over from its dataset: the vocabulary, and for a document mask the tokens attended to."""
+"""What a schedule takes over from its dataset, the vocabulary and the tokens attended to, and the ledger records."""
 
 import shutil
 from io import StringIO
@@ -9,6 +9,7 @@ import fsspec
 import pytest
 from rich.console import Console
 
+from growctl.ladder.conditions import data_conditions, model_shape
 from growctl.ladder.load import counted_on, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
@@ -19,6 +20,8 @@ from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
+from model.policy import grow_config
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.documents import document_lengths, mean_attended_tokens
 from stages.data.errors import DataError
@@ -26,6 +29,7 @@ from stages.data.packing import packing_facts
 from stages.data.spec import DataSpec
 from tests.growctl.ladder import spec_of
 from tests.growctl.schedules import TEXT, file_of
+from tests.model.growths import small_config, small_decoder
 from tests.stages.data.test_dataset import write_dataset as write_numbers
 from tests.stages.data.test_documents import write_dataset
 
@@ -155,3 +159,42 @@ def test_a_dataset_at_a_url_brings_its_vocabulary_once_it_was_opened(tmp_path: P
     assert loaded(tmp_path, *keys, "model.vocab_size=512").vocab_size == 512
     (copy / "manifest.json").write_text("{}")
     assert loaded(tmp_path, *keys).vocab_size == 8192, "a damaged copy is fetched again"
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> dict[str, Path]:
+    found = {name: write_numbers(tmp_path / name, [500], [100]) for name in ("books", "code")}
+    for number, directory in enumerate(found.values(), 1):
+        splits, hashed = read_dataset_manifest(directory).splits, {"text_hash": f"{number:032x}"}
+        change_manifest(directory, splits={name: split.model_copy(update=hashed) for name, split in splits.items()})
+    return found
+
+
+def test_mixtures_have_the_same_validation_text_only_if_they_weight_the_same_texts_alike(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    def conditions(limit: float | None = None, **weights: float) -> dict[str, object]:
+        sources = [Ingredient(name, datasets[name], weight, limit) for name, weight in weights.items()]
+        return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))
+
+    base, alone = conditions(books=3, code=1), data_conditions(read_dataset_manifest(datasets["books"]))
+    assert base["data.mixture"] == {"books": 3.0, "code": 1.0}
+    assert "data.mixture" not in alone
+    assert conditions(code=0.2, books=0.6)["data.validation_text"] == base["data.validation_text"]
+    hashes = [each["data.validation_text"] for each in (base, conditions(books=1, code=1), conditions(books=1), alone)]
+    assert len(set(hashes)) == len(hashes)
+    assert "data.epochs_at_most" not in base
+    assert conditions(2.0, code=1)["data.epochs_at_most"] == {"code": 2.0}, "how often a source may be read"
+
+
+def test_the_shape_of_a_stage_holds_every_size_that_a_growth_may_change() -> None:
+    decoder = small_decoder(num_layers=2, num_heads=4, num_kv_heads=2, hidden_size=16, rotary_fraction=0.5)
+    of_decoders: list[dict[str, Any]] = [{"ffn_tokens": 4}, {"heads": 2}, {"new_layers": 1}, {"widen": 2}]
+    of_tokenformers: list[dict[str, Any]] = [
+        {"attention_tokens": 4, "ffn_tokens": 0},
+        {"ffn_tokens": 4},
+        {"new_layers": 1},
+    ]
+    for model, growths in ((decoder, of_decoders), (small_config(), of_tokenformers)):
+        for growth in growths:
+            assert model_shape(grow_config(model, **growth)) != model_shape(model)

@@ -1,4 +1,4 @@
-"""The loss on text: the trainer's own on the trainer's windows, and the plain formula on any others."""
+"""The loss on text: the trainer's on its windows, the plain formula on any others, also at several contexts."""
 
 import math
 from collections.abc import Iterable
@@ -20,7 +20,9 @@ from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
-from stages.evaluate.results import Score
+from stages.evaluate import long_context
+from stages.evaluate.long_context import context_losses
+from stages.evaluate.results import Score, positions_of
 from stages.evaluate.text import dataset_loss, require_ids, text_loss
 from stages.evaluate.windows import sliding_windows
 from stages.train import rank_data as trainer
@@ -174,3 +176,68 @@ def test_every_token_but_the_first_is_scored_once_after_enough_context(data, num
         assert targets[0] - window.tokens[0] >= min(context - stride, targets[0]), "too little context"
         scored += targets
     assert scored == list(range(1, num_tokens))
+
+
+@pytest.fixture(scope="module")
+def positional(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    directory = tmp_path_factory.mktemp("checkpoint") / "final"
+    write_pretrained(directory, text_config(width=32, num_heads=2))
+    opened = load_pretrained(directory)
+    with torch.no_grad():
+        for parameter in opened.model.parameters():
+            parameter.mul_(4)  # so that positions matter
+    return opened
+
+
+def losses(positional: Pretrained, text: Path, *contexts: int, **changes: Any) -> dict[int, dict[str, Any]]:
+    settings: dict[str, Any] = {"kind": None, "trained_length": 32, "max_tokens": 10**6} | changes
+    scores = list(context_losses(positional, [text], contexts, **settings))
+    return {
+        context: {score.metric: score for score in scores if score.task == f"context-{context}"} for context in contexts
+    }
+
+
+def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(positional: Pretrained, text: Path):
+    for context, found in losses(positional, text, 16, 32, 128).items():
+        plain = next(iter(text_loss(positional, [text], context=context, stride=context, batch_size=4)))
+        assert plain.metric == "loss"
+        assert found["loss"].num_samples == plain.num_samples
+        assert found["loss"].value == pytest.approx(plain.value, abs=1e-5)
+        parts = [score.num_samples for metric, score in found.items() if positions_of(metric)]
+        assert sum(parts) == plain.num_samples
+        assert found["seconds_per_token"].value > 0
+        assert found["bytes_per_token"].value is None  # known on a GPU only
+
+
+def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(positional: Pretrained, text: Path):
+    plain, scaled = (losses(positional, text, 32, 128, kind=kind) for kind in (None, "yarn"))
+    assert scaled[32]["loss"].value == plain[32]["loss"].value
+    assert abs(scaled[128]["loss"].value - plain[128]["loss"].value) > 1e-4
+
+
+def test_a_batch_of_the_longest_context_comes_before_all_measurements(
+    positional: Pretrained, text: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[int | str] = []
+    hidden_states = positional.model.hidden_states
+    monkeypatch.setattr(long_context, "wait_for", lambda device: steps.append("wait"))
+
+    def spy(input_BT: torch.Tensor, *rest: Any, **settings: Any) -> torch.Tensor:
+        steps.append(input_BT.shape[1])
+        return hidden_states(input_BT, *rest, **settings)
+
+    monkeypatch.setattr(positional.model, "hidden_states", spy)
+    losses(positional, text, 16, 128, max_tokens=129)
+    assert steps == [128, "wait", 16, "wait", "wait", 128, "wait"]
+
+
+def test_the_first_tokens_are_enough_if_asked_and_what_cannot_be_measured_is_refused(
+    positional: Pretrained, text: Path, tmp_path: Path
+):
+    found = losses(positional, text, 16, 64, max_tokens=100)
+    assert [scores["loss"].num_samples for scores in found.values()] == [99, 99]
+    with pytest.raises(UserError, match=r"has 743 tokens; a context of 4,096 needs 4,097"):
+        losses(positional, text, 32, 4096)
+    write_pretrained(tmp_path / "final", text_config(rotary_fraction=0.0))
+    with pytest.raises(UserError, match=r"--rope-scaling ntk: .* has no rotary embedding to scale"):
+        losses(load_pretrained(tmp_path / "final"), text, 64, kind="ntk")
