@@ -1,17 +1,20 @@
-"""The controls that growctl generates from a schedule."""
+"""The controls that growctl generates from a schedule, and the decoder of the size of a Tokenformer."""
 
+import math
 from itertools import product
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.controls import control_name, plan_controls
+from growctl.ladder.controls import CLOSE, control_name, equal_size_decoder, plan_controls
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.blocks import ControlBlock, Schedule
+from model.config import TokenformerConfig, tokenformer_config
 from model.policy import GrowthPolicy
+from model.shapes import num_parameters
 from tests.growctl.ladders import ladder as small_ladder
 from tests.growctl.schedules import message_of
 
@@ -194,3 +197,45 @@ def test_scratch_of_each_size_trains_every_finished_model_alone_at_that_models_o
         assert "scratch-of-each-size-stage-2" not in names, "the twin trains it"
     decayed = ladder("scratch-of-each-size", learning_rate={"peak": 1e-3, "shape": "cosine", "span": "stage"})
     assert len(plan_controls(decayed)) == 3, "its stages are finished without releases"
+
+
+def tokenformer(
+    num_layers: int, num_heads: int, head_width: int, attention_tokens: int, ffn_tokens: int, vocab_size: int = 1000
+) -> TokenformerConfig:
+    width: dict[str, Any] = {"hidden_size": num_heads * head_width, "num_heads": num_heads}
+    tokens: dict[str, Any] = {"attention_tokens": attention_tokens, "ffn_tokens": ffn_tokens}
+    return tokenformer_config(num_layers=num_layers, vocab_size=vocab_size, **width, **tokens)
+
+
+def miss(model: TokenformerConfig) -> float:
+    return abs(math.log(num_parameters(equal_size_decoder(model)) / num_parameters(model)))
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 24), st.integers(2, 12), st.sampled_from([16, 32, 64]), st.floats(0.5, 10.0))
+def test_a_tokenformer_with_as_many_tokens_as_its_width_gets_the_usual_decoder(
+    num_layers: int, num_heads: int, head_width: int, factor: float
+) -> None:
+    tokens = math.ceil(num_heads * head_width * factor)
+    model = tokenformer(num_layers, num_heads, head_width, tokens, 4 * tokens)
+    found = equal_size_decoder(model)
+    assert miss(model) <= CLOSE
+    assert (found.head_width, found.vocab_size) == (head_width, 1000)
+    assert found.hidden_size <= found.ffn_tokens <= 8 * found.hidden_size
+    assert 0.25 < (found.hidden_size / found.num_layers) / (model.hidden_size / model.num_layers) < 4
+
+
+LAYERS, HEADS, WIDTHS = st.integers(1, 24), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([16, 64, 128])
+
+
+@settings(max_examples=60)
+@given(LAYERS, HEADS, WIDTHS, st.floats(0.25, 30.0), st.sampled_from([1, 2, 4, 8]), st.sampled_from([300, 4096]))
+@example(24, 1, 128, 0.07, 1, 300)
+@example(8, 1, 128, 0.2578, 1, 300)
+@example(12, 1, 32, 7.28, 2, 50304)
+@example(1, 1, 16, 250.0, 4, 300)
+def test_the_decoder_is_within_5_percent_of_any_tokenformer(
+    num_layers: int, num_heads: int, head_width: int, factor: float, ffn_ratio: int, vocab_size: int
+) -> None:
+    tokens = math.ceil(num_heads * head_width * factor)
+    assert miss(tokenformer(num_layers, num_heads, head_width, tokens, ffn_ratio * tokens, vocab_size)) < 0.05

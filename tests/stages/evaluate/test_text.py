@@ -1,6 +1,8 @@
-"""The loss on text: the trainer's on its windows, the plain formula on any others, also at several contexts."""
+"""The loss on text: the tokens of any file, the trainer's windows or any others, also at several contexts."""
 
+import gzip
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Failure, UserError
+from stages.checkpoint.manifest import TextFacts
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
@@ -21,6 +24,7 @@ from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
 from stages.evaluate import long_context
+from stages.evaluate.documents import TokenStream, text_files
 from stages.evaluate.long_context import context_losses
 from stages.evaluate.results import Score, positions_of
 from stages.evaluate.text import dataset_loss, require_ids, text_loss
@@ -241,3 +245,63 @@ def test_the_first_tokens_are_enough_if_asked_and_what_cannot_be_measured_is_ref
     write_pretrained(tmp_path / "final", text_config(rotary_fraction=0.0))
     with pytest.raises(UserError, match=r"--rope-scaling ntk: .* has no rotary embedding to scale"):
         losses(load_pretrained(tmp_path / "final"), text, 64, kind="ntk")
+
+
+END = TextFacts(end_of_text_id=0)
+TWO_LINES = b'{"text": "the"}\n{"text": "hen"}\n'
+
+
+def ids(*texts: str) -> list[int]:
+    return [token for text in texts for token in (*byte_tokenizer().encode(text).ids, 0)]
+
+
+def stream_of(*files: Path) -> tuple[list[int], TokenStream]:
+    stream = TokenStream(files, byte_tokenizer(), END)
+    return np.concatenate([np.empty(0, np.int64), *stream]).tolist(), stream
+
+
+def test_each_file_and_each_json_line_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
+    texts = {"b.txt": "the hen", "a.txt": "in the\n", ".hidden": "no", "empty.txt": " \n", "c.txt": "\ufeffthe"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "d.jsonl").write_bytes(TWO_LINES.replace(b'"hen"', b'"hen", "score": NaN'))
+    (tmp_path / "e.jsonl.gz").write_bytes(gzip.compress(TWO_LINES))
+    tokens, stream = stream_of(*text_files([tmp_path]))
+    assert tokens == ids("in the\n", "the hen", "the", "the", "hen", "the", "hen")
+    assert (stream.num_tokens, stream.num_bytes) == (len(tokens), 14 + 5 * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.jsonl", b'{"text": "the"}\n{"content": "hen"}\n', r"bad\.jsonl line 2 .*'text'"),
+        ("latin.txt", b"caf\xe9 the hen", r"latin\.txt line 1 is not UTF-8 text"),
+        ("text", None, "--text .*/text: there is no such file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes | None, message: str):
+    if content:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        stream_of(*text_files([tmp_path / name]))
+
+
+def test_what_stands_around_texts_is_added_if_there_is_any_and_ordinary_text_where_it_is_spelled_out(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("the <|endoftext|> hen")
+    assert stream_of(tmp_path / "a.txt")[0].count(0) == 1
+    (tokens,) = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), TextFacts(begin_of_text_id=5))
+    assert [*tokens.tolist(), 0] == [5, *stream_of(tmp_path / "a.txt")[0]]
+
+
+def test_a_long_document_arrives_in_pieces_with_the_tokens_and_counts_of_the_whole_and_its_share_read(tmp_path: Path):
+    """Words are counted as lm-evaluation-harness counts them."""
+    text = "the hen  is in\nthe barn, " * 15_000 + "é "
+    (tmp_path / "a.txt").write_text(text)
+    stream = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), END)
+    pieces = [(piece, stream.fraction, stream.num_tokens) for piece in stream]
+    assert np.concatenate([piece for piece, *_ in pieces]).tolist() == ids(text)
+    counts = (stream.num_words, stream.num_bytes, stream.num_tokens)
+    assert counts == (len(re.split(r"\s+", text)), len(text.encode()), len(ids(text)))
+    assert len(pieces) > 3
+    for _, fraction, num_tokens in pieces:
+        assert fraction == pytest.approx(num_tokens / stream.num_tokens, abs=0.01)
