@@ -7,6 +7,7 @@ A configuration is frozen, validated and hashable; every checkpoint manifest con
 """
 
 import math
+from abc import abstractmethod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -93,9 +94,9 @@ class AnyBlockConfig(Strict):
     """A block of either family."""
 
     @property
+    @abstractmethod
     def generations(self) -> tuple[int, ...]:
         """The numbers of the growths that the block's parameters come from, the one that added the block first."""
-        raise NotImplementedError
 
     @property
     def generation(self) -> int:

@@ -36,7 +36,7 @@ class DecoderBlockConfig(AnyBlockConfig):
             if numbers != sorted(set(numbers)) or numbers[0] != self.heads[0].number:
                 raise ValueError(
                     f"generations are numbered {numbers}; each must be above the one before, and heads and ffn begin "
-                    f"with the same"
+                    "with the same"
                 )
         return self
 

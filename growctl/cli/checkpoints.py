@@ -85,7 +85,12 @@ def expand(
         ),
     ] = None,
     copy_noise: Annotated[
-        float | None, typer.Option(help="Noise added to copies, in units of a new token's standard deviation.", min=0)
+        float | None,
+        typer.Option(
+            help="Noise added to copies, in units of a new token's standard deviation; with --widen, relative to a "
+            "matrix's root mean square.",
+            min=0,
+        ),
     ] = None,
     moments: Annotated[
         Literal["keep", "reset"] | None, typer.Option(help="What to do with Adam's moments of the old parameters.")
@@ -152,7 +157,7 @@ def expand(
     settings = {**growth._asdict(), "policy": policy, "seed": seed}
     with (
         as_parameters(source, runs_dir, _tell, output) as parameters,
-        progress_bar("writing new tokens") as on_progress,
+        progress_bar("writing new parameters") as on_progress,
     ):
         written = expand_checkpoint(parameters, output, **settings, on_progress=on_progress)
     assert written.lineage.growth

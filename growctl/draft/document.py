@@ -5,7 +5,7 @@ import shlex
 import textwrap
 from typing import Any
 
-from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Wish, WishOptions
+from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Sharding, Wish, WishOptions
 from growctl.draft.sizes import NEOX_VOCABULARY
 from growctl.law.formula import Recipe
 from growctl.schedule.fields import parse_count
@@ -47,6 +47,9 @@ checkpoint:
 
 {controls}# The machine. You may change this block at any time, also when you resume a run. For several machines:
 # launch=slurm or launch=hostfile.
+{launch}"""
+
+_LAUNCH = """\
 launch:
   devices: {devices}
   zero_stage: {zero_stage}
@@ -102,7 +105,6 @@ _OPTIMIZERS = {
 def schedule_text(draft: Draft) -> str:
     """The whole schedule, with the reason of each value in a comment."""
     shape, wish, total = draft.shape, draft.wish, sum(draft.train_tokens)
-    zero_stage, offload = draft.sharding
     shared = draft.recipe.conditions if draft.recipe else {}
     values: dict[str, Any] = {
         "draft": draft,
@@ -127,12 +129,16 @@ def schedule_text(draft: Draft) -> str:
         )
         if draft.grows
         else "controls: []\n\n",
-        "devices": wish.gpus or "auto",
-        "zero_stage": zero_stage,
-        "offload": offload,
-        "hardware": _NO_DEVICE if wish.device is None else _DEVICE.format(device=wish.device),
+        "launch": launch_block(wish, draft.sharding),
     }
     return _TEMPLATE.format(**values)
+
+
+def launch_block(wish: WishOptions, sharding: Sharding) -> str:
+    """The lines of the `launch` block."""
+    zero_stage, offload = sharding
+    hardware = _NO_DEVICE if wish.device is None else _DEVICE.format(device=wish.device)
+    return _LAUNCH.format(devices=wish.gpus or "auto", zero_stage=zero_stage, offload=offload, hardware=hardware)
 
 
 def _rules(recipe: Recipe) -> str:

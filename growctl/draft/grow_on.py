@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator
 
+from growctl.draft.document import launch_block
 from growctl.draft.recipe import (
     DECAY_SHARE,
     EVALUATION_SHARE,
@@ -103,12 +104,7 @@ checkpoint:
 # What growing is compared with: the checkpoint trained on as it is for the same FLOPs{scratch}.
 controls:
 {controls}
-launch:
-  devices: {devices}
-  zero_stage: {zero_stage}
-  offload: {offload}
-  micro_batch_size: auto
-{hardware}"""
+{launch}"""
 
 
 def _is_size(text: str) -> str:
@@ -216,10 +212,7 @@ class GrowOn:
             sequences=sequences,
             scratch=", and the large model from scratch" if known else "; what it has cost is not known",
             controls="  - kind: ungrown\n" + (f"  - kind: {kind}\n" if known else ""),
-            devices=self.wish.gpus or "auto",
-            zero_stage=self.sharding[0],
-            offload=self.sharding[1],
-            hardware=f"  hardware: {{device: {self.wish.device}, mfu: 0.4}}\n" if self.wish.device else "",
+            launch=launch_block(self.wish, self.sharding),
         )
 
     def _data(self, path: Path) -> str:

@@ -76,32 +76,36 @@ def expand(
     model = grow_config(parent.model, **added, policy=policy)
     seed = parent.seed if seed is None else seed
     old, value = parent.model, partial(_value, source, parent)
-    if isinstance(old, DecoderConfig) and widen != 1:
+    is_widened = isinstance(old, DecoderConfig) and widen != 1
+    if isinstance(old, DecoderConfig) and is_widened:
         narrow, old = old, widened_decoder(old, widen)
 
     def read(name: str) -> Tensor:
-        if old is parent.model:
-            return value(name)
-        return widened(name, value(name), narrow, widen, policy.copy_noise, seed)
+        if is_widened:
+            return widened(name, value(name), narrow, widen, policy.copy_noise, seed)
+        return value(name)
 
     def rms_of(name: str) -> float:
-        if old is not parent.model:
+        if is_widened:
             return root_mean_square(read(name))
         recorded = parent.files[parameter_file(name)].rms
         assert recorded is not None, f"{source}: no RMS of {name}"  # `write_parameter` records it
         return recorded
 
     drawn = draw_added(old, model, seed, policy, read, rms_of)
-    wide = () if old is parent.model else ((name, read(name)) for name in parameter_shapes(old))
-    total = len(parameter_shapes(model)) - (len(parameter_shapes(old)) if old is parent.model else 0)
+    wide = ((name, read(name)) for name in parameter_shapes(old)) if is_widened else ()
+    total = len(parameter_shapes(model)) - (0 if is_widened else len(parameter_shapes(old)))
     with whole_directory(output) as staging:
-        files = _linked(source, staging, parent, {*parent.files} if old is parent.model else {TOKENIZER_NAME})
+        files = _linked(source, staging, parent, {TOKENIZER_NAME} if is_widened else {*parent.files})
         files |= write_parameters(staging, chain(wide, drawn), on_progress and (lambda done: on_progress(done, total)))
         attention, ffn = (tokens_by_layer(tokens or 0, old.num_layers) for tokens in (attention_tokens, ffn_tokens))
         is_decoder, own = isinstance(old, DecoderConfig), dict[str, Any](policy=policy)
         if is_decoder:
-            own = {"depth": policy.depth if new_layers else None, "copy_noise": policy.copy_noise if widen > 1 else 0.0}
-            own |= {"moments": policy.moments if widen == 1 else "reset"}
+            own = {
+                "depth": policy.depth if new_layers else None,
+                "copy_noise": policy.copy_noise if is_widened else 0.0,
+            }
+            own |= {"moments": "reset" if is_widened else policy.moments}
         growth = GrowthRecord(
             attention_tokens=one_if_equal(attention),
             ffn_tokens=one_if_equal(ffn),
@@ -115,14 +119,13 @@ def expand(
             preserves=_preserves(parent.model, policy, any((*attention, *ffn)), new_layers > 0),
             seed=seed,
         )
-        keeps = policy.moments == "keep" and old is parent.model
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
         how = own if is_decoder else {"policy": policy.model_dump(mode="json", exclude=no_effect)}
         determined_by = how | {
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }
-        group_steps = parent.group_steps if keeps else {}
+        group_steps = parent.group_steps if policy.moments == "keep" and not is_widened else {}
         return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
 
 
