@@ -239,3 +239,11 @@ def test_the_decoder_is_within_5_percent_of_any_tokenformer(
 ) -> None:
     tokens = math.ceil(num_heads * head_width * factor)
     assert miss(tokenformer(num_layers, num_heads, head_width, tokens, ffn_ratio * tokens, vocab_size)) < 0.05
+
+
+@pytest.mark.parametrize(("tokens", "heads"), [(64, (4, 2)), (128, (5, 5)), (256, (6, 3))])
+def test_an_equal_decoder_shares_keys_and_values_as_the_model_does_where_groups_divide_its_heads(tokens, heads):
+    shape: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2}
+    model = tokenformer_config(num_layers=3, attention_tokens=tokens, ffn_tokens=4 * tokens, **shape)
+    found = equal_size_decoder(model)
+    assert (found.num_heads, found.num_kv_heads) == heads
