@@ -6,8 +6,6 @@ Each rank is one, started by growctl itself, on other machines by DeepSpeed's ru
 
 The worker follows its `TrainSpec`; the runner decides what runs next (growctl/run/runner.py). The worker reports
 through metrics.jsonl and writes step_*/ and final/ into the stage's directory.
-
-Shapes: B micro-batch, T sequence.
 """
 
 import math
@@ -53,14 +51,20 @@ from stages.metrics import MetricsWriter, Record
 from stages.process.lifeline import listen_for_save_requests, save_requests
 from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
-from stages.stage_dir import TOKENIZER_NAME, StagePaths
+from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
-from stages.train.rank_data import RankData
+from stages.train.rank_data import Batch, RankData
+from stages.train.text_data import TextData
 from stages.train.training_history import TrainingHistory
 from stages.train.usage import UsageMeter
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
+
+
+def task_data(spec: TrainSpec, rank: int, world_size: int, device: torch.device) -> RankData:
+    """What this rank reads of the dataset of a stage, as the model's task asks for."""
+    return TextData(spec, rank, world_size, device)
 
 
 class TrainingFailed(Failure):
@@ -78,7 +82,7 @@ class Worker:
         self.resumed = read_manifest(Path(spec.resume)) if spec.resume else None
         saved = self.resumed.precision if self.resumed else None
         self.precision: Precision = saved or choose_precision(spec.precision, device)
-        self.data = RankData(spec, self.rank, self.world_size, device)
+        self.data = task_data(spec, self.rank, self.world_size, device)
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.evaluated = TrainingRecord()  # its losses are those of this stage so far
@@ -86,7 +90,7 @@ class Worker:
         self.look_every = 1
         listen_for_save_requests()
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        self.history = TrainingHistory(spec, self.data.manifest.fingerprint, self.precision)
+        self.history = TrainingHistory(spec, self.data.fingerprint, self.precision)
         self.meter = UsageMeter(device)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
@@ -115,9 +119,7 @@ class Worker:
             self.finish(engine, step)
         self.watchdog.end()
 
-    def train(
-        self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]
-    ) -> tuple[int, bool]:
+    def train(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[Batch]) -> tuple[int, bool]:
         """Trains from `step` on, logging, evaluating and saving; returns the steps done and whether the stage is over.
 
         It is not over if the workers were asked to save and exit (they have then saved the last step), or if the stage
@@ -198,7 +200,7 @@ class Worker:
             self.guard.restore(record, self.device)
         return engine
 
-    def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
+    def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[Batch]) -> Tensor:
         """Runs one optimizer step and returns this rank's mean loss, a float64 scalar on the device.
 
         Each micro-batch runs forward and backward, then the engine makes the update. Consumes the step's share of
@@ -215,9 +217,9 @@ class Worker:
             self.progress = progress
         num_micro_batches = spec.batch_size // (spec.micro_batch_size * self.world_size)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number, (input_ids_BT, targets_BT) in enumerate(islice(micro_batches, num_micro_batches), 1):
+        for number, (inputs, targets) in enumerate(islice(micro_batches, num_micro_batches), 1):
             self.watchdog.beat()
-            micro_loss = engine(input_ids_BT, targets_BT)
+            micro_loss = engine(inputs, targets)
             loss += micro_loss.detach() / num_micro_batches
             engine.backward(self.guard.judged(micro_loss, loss) if number == num_micro_batches else micro_loss)
             engine.step()
@@ -240,11 +242,11 @@ class Worker:
     def evaluate(self, model: LanguageModel | DeepSpeedEngine, step: int, point: str, precision: str) -> Record:
         """Evaluates a plain model or the engine after `step` steps; records and returns the losses. Collective."""
 
-        def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        def run(*inputs: Tensor) -> Tensor:
             self.watchdog.beat()
-            return model(input_ids_BT, targets_BT)
+            return model(*inputs)
 
-        found = self.data.evaluation(loss_of, step)
+        found = self.data.evaluation(run, step)
         self.record("evaluation", step, point=point, precision=precision, **found)
         return found
 
@@ -310,7 +312,7 @@ class Worker:
                     targets[name].data.copy_(state.fp32)
                     yield name, state
 
-            files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
+            files = save_parameters(final, states(), tokenizer=self.data.tokenizer)
             self.record_usage(step)
             found, record = self.evaluate(plain, step, "final", "fp32"), self.training_record()
             self.record_usage(step)

@@ -115,7 +115,7 @@ POINTS = (
     Point("checkpoint: an old one half removed", "os:unlink", "rank", r"\.pt$", "after"),
     Point("checkpoint: half written, as asked to stop", "torch:save", "rank", NOT_DUE, "after", along=STOPPED),
     Point("checkpoint: renamed, as asked to stop", "os:rename", "rank", NOT_DUE, "after", along=STOPPED),
-    Point("evaluation: before it", "stages.train.rank_data:evaluate", "rank", most=3, both=True),
+    Point("evaluation: before it", "stages.train.text_data:evaluate", "rank", most=3, both=True),
     Point("evaluation: within it", "stages.data.evaluation_windows:EvaluationWindows.batch", "rank", most=6, both=True),
     Point("final: a parameter written", WRITE, "rank", FINAL, "after", 10),
     Point("final: before its manifest", FINISH, "rank", FINAL),

@@ -29,7 +29,7 @@ from stages.evaluate.long_context import context_losses
 from stages.evaluate.results import Score, positions_of
 from stages.evaluate.text import dataset_loss, require_ids, text_loss
 from stages.evaluate.windows import sliding_windows
-from stages.train import rank_data as trainer
+from stages.train import text_data as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
 TEXT = "the hen is in the barn, and the\nbarn is in the fen. " * 20

@@ -17,6 +17,10 @@ def tokens(position: int) -> np.ndarray:
     return np.arange(position, position + 6, dtype=np.int64).reshape(2, 3)
 
 
+def batch(position: int) -> tuple[np.ndarray, np.ndarray]:
+    return tokens(position)[:, :-1], tokens(position)[:, 1:]
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
     yield
@@ -29,9 +33,9 @@ def test_batches_come_in_order_and_positions_are_announced_ahead_of_their_readin
     ahead: list[int] = []
     waits: list[float] = []
 
-    def read(position: int) -> np.ndarray:
+    def read(position: int) -> tuple[np.ndarray, np.ndarray]:
         ahead.append(len(announced) - len(ahead))
-        return tokens(position)
+        return batch(position)
 
     found = list(read_ahead(read, positions, CPU, expect=announced.append, num_expected=3, on_wait=waits.append))
     assert [inputs.tolist() for inputs, _ in found] == [tokens(position)[:, :-1].tolist() for position in positions]
@@ -44,10 +48,10 @@ def test_batches_come_in_order_and_positions_are_announced_ahead_of_their_readin
 
 
 def test_a_read_error_is_raised_when_its_micro_batch_is_requested():
-    def read(position: int) -> np.ndarray:
+    def read(position: int) -> tuple[np.ndarray, np.ndarray]:
         if position == 2:
             raise OSError("no such disk")
-        return tokens(position)
+        return batch(position)
 
     batches = read_ahead(read, range(5), CPU)
     assert [next(batches)[0][0, 0].item() for _ in range(2)] == [0, 1]
@@ -58,11 +62,11 @@ def test_a_read_error_is_raised_when_its_micro_batch_is_requested():
 def test_closing_waits_for_a_read_in_progress_also_after_a_failure():
     slow, ended = threading.Event(), []
 
-    def read(position: int) -> np.ndarray:
+    def read(position: int) -> tuple[np.ndarray, np.ndarray]:
         if position:
             slow.wait(HANG_SECONDS)
             ended.append(position)
-        return tokens(position)
+        return batch(position)
 
     with pytest.raises(RuntimeError, match="the loss"), closing(read_ahead(read, range(9), CPU)) as batches:  # noqa: PT012
         next(batches)

@@ -1,4 +1,4 @@
-"""stages/train/rank_data.py: the validation loss of a mixture on any number of ranks, and the tokens of its sources.
+"""stages/train/text_data.py: the validation loss of a mixture on any number of ranks, and the tokens of its sources.
 
 The loss is by source and weighted; the tokens are those that a stage has trained on, with skipped data left out.
 """
@@ -19,9 +19,9 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.samples import TrainingSamples
 from stages.metrics import Record
 from stages.spec import MixtureSpan
-from stages.train import rank_data as trainer
-from stages.train.rank_data import source_use
+from stages.train import text_data as trainer
 from stages.train.skipped_data import position, trained_ranges
+from stages.train.text_data import source_use
 from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
