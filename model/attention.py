@@ -1,4 +1,4 @@
-"""Causal self-attention with partial rotary embedding, and the norms, shared by both model families.
+"""Self-attention with partial rotary embedding, and the norms, shared by both model families.
 
 Shapes: B batch, T sequence, D model width, H query heads, K heads of keys and values, E head width, R rotated
 dimensions of a head, P positions: (T,) or, if the rows of a batch differ, (B, 1, T).
@@ -73,7 +73,7 @@ def normalized_heads(x_BTD: Tensor, head_width: int, epsilon: float, gain_E: Ten
     return F.rms_norm(x_BTD.unflatten(-1, (-1, head_width)), (head_width,), gain_E, epsilon).flatten(-2)
 
 
-def causal_attention(
+def self_attention(
     q_BTD: Tensor,
     k_BTD: Tensor,
     v_BTD: Tensor,
@@ -81,8 +81,10 @@ def causal_attention(
     table: RotaryTable,
     mask_BHTT: Tensor | None = None,
     past: LayerCache | None = None,
+    is_causal: bool = True,
 ) -> Tensor:
-    """Causal softmax attention scaled by 1/sqrt(E): (B, T, H E), in the inputs' dtype.
+    """Softmax attention scaled by 1/sqrt(E): (B, T, H E), in the inputs' dtype. Queries see no later keys if it
+    `is_causal`, otherwise all.
 
     With K < H heads of keys and values, each serves H / K query heads in order (grouped queries, arXiv 2305.13245).
     `mask_BHTT` (model/documents.py) says instead what the queries may see. With `past`, the new keys and values are
@@ -98,7 +100,7 @@ def causal_attention(
         q_BHTE = q_BHTE * table.logit_factor
     grouped = {"enable_gqa": True} if q_BHTE.shape[1] != k_BKTE.shape[1] else {}
     if past is None:
-        is_causal = mask_BHTT is None
+        is_causal = is_causal and mask_BHTT is None
         out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask_BHTT, is_causal=is_causal, **grouped)
     else:
         k_BKCE, v_BKCE = past.append(k_BKTE, v_BKTE)

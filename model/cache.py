@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model.documents import attention_mask, last_starts
+from model.errors import UserError
 from model.shapes import ModelConfig
 
 
@@ -43,7 +44,8 @@ class KVCache:
 
     For a model that attends within documents, the cache also holds where the document of each column begins.
 
-    Attention reads views of the filled columns, so its shapes grow with the text.
+    Attention reads views of the filled columns, so its shapes grow with the text. Raises UserError for a model of
+    images.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class KVCache:
         device: torch.device,
         starts_B: Tensor | None = None,
     ) -> None:
+        if config.image is not None:
+            raise UserError("a model of images reads an image at once; it has no KV cache and generates no text")
         shape = (config.num_layers, batch_size, config.num_kv_heads, num_columns, config.head_width)
         self.keys_LBKCE, self.values_LBKCE = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.starts_B = starts_B.to(device) if starts_B is not None and starts_B.any() else None

@@ -10,14 +10,9 @@ import math
 from abc import abstractmethod
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
-from model.strict import Strict
+from model.strict import Strict, example
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
@@ -166,11 +161,52 @@ class RotaryScaling(Strict):
         return (0.1 * math.log(self.factor) + 1.0) ** 2 if self.kind == "yarn" else 1.0
 
 
+class ImageInput(Strict):
+    """Square images, cut into square patches. Each patch is a data token (ViT, arXiv 2010.11929)."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    size: Annotated[PositiveInt, example(224, "pixels")]
+    """Height and width of an image."""
+    patch: Annotated[PositiveInt, example(16, "pixels")]
+    """Height and width of a patch, which divide those of the image."""
+    channels: Annotated[PositiveInt, example(1, "channels")] = 3
+    """Channels of an image: 3 are red, green and blue, 1 is its brightness."""
+    pooling: Annotated[Literal["class_token", "mean"], example("mean")] = "class_token"
+    """What the head reads of the final norm's output: that of the class token, a learned data token before the patches,
+    or the mean over all patches."""
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image."""
+        return (self.size // self.patch) ** 2
+
+    @property
+    def sequence_length(self) -> int:
+        """Data tokens of an image: its patches and, if it has one, the class token."""
+        return self.num_patches + (self.pooling == "class_token")
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers that a patch consists of, C P^2."""
+        return self.channels * self.patch**2
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        if self.size % self.patch:
+            raise ValueError(f"size {self.size} must be a multiple of patch {self.patch}")
+        return self
+
+
 class LanguageModelConfig(Strict):
     """What both families have."""
 
+    image: ImageInput | None = Field(default=None, exclude_if=lambda image: image is None)
+    """The images that the model classifies. None: it reads text. A model of images attends to the whole image, has
+    learned positions, and has a head with a bias and weights of its own."""
+
     vocab_size: PositiveInt
-    """Rows of the embedding and of the output head."""
+    """Rows of the embedding and of the output head; for images, the number of classes."""
 
     hidden_size: PositiveInt
     """Model width D. Only widening a decoder changes it."""
@@ -194,12 +230,14 @@ class LanguageModelConfig(Strict):
     qk_norm: bool = False
     """Whether queries and keys get an RMSNorm over each head before they are rotated (arXiv 2302.05442)."""
 
-    tie_embeddings: bool = True
+    tie_embeddings: bool = Field(default_factory=lambda data: data.get("image") is None)
     """Whether the embedding is the output head too."""
 
-    rotary_fraction: float = Field(default=0.25, ge=0.0, le=1.0)
-    """Share of each head's dimensions that the rotary embedding rotates; 0.25 in the official configuration. 0: the
-    model has no position information."""
+    rotary_fraction: float = Field(
+        default_factory=lambda data: 0.25 if data.get("image") is None else 0.0, ge=0.0, le=1.0
+    )
+    """Share of each head's dimensions that the rotary embedding rotates; 0.25 in the official configuration. 0: a
+    model of text has no position information."""
 
     rotary_base: PositiveFinite = 10000.0
 
@@ -233,6 +271,14 @@ class LanguageModelConfig(Strict):
     def rotary_width(self) -> int:
         """Dimensions of each head that the rotary embedding rotates."""
         return int(self.head_width * self.rotary_fraction)
+
+    @model_validator(mode="after")
+    def _only_text_has_these(self) -> Self:
+        without = {"tie_embeddings": False, "rotary_fraction": 0.0, "rotary_scaling": None, "document_end_id": None}
+        for name, value in without.items() if self.image else ():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)}; a model of images needs {value}, its default")
+        return self
 
     @model_validator(mode="after")
     def _one_id_a_block(self) -> Self:

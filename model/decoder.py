@@ -1,4 +1,5 @@
-"""The decoder of linear layers: one block, whose options make it a GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3.
+"""The decoder of linear layers: one block, whose options make it a GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3 or,
+of images, a ViT.
 
 A unit of the FFN is a key and a value too, as is a head, so a decoder grows like a Tokenformer: each growth appends
 parameters of its own, and the rows of all generations act as one matrix.
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import RotaryTable, causal_attention, normalized, normalized_heads
+from model.attention import RotaryTable, normalized, normalized_heads, self_attention
 from model.cache import LayerCache
 from model.config import Norm
 from model.decoder_config import DecoderBlockConfig, DecoderConfig, decoder_shapes
@@ -109,7 +110,10 @@ class DecoderBlock(nn.Module):
         q_BTD, k_BTD, v_BTD = self.query(h_BTD), self.key(h_BTD), self.value(h_BTD)
         if self.config.qk_norm:
             q_BTD, k_BTD = self.query_norm(q_BTD, width), self.key_norm(k_BTD, width)
-        middle_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, width, table, mask_BHTT, past))
+        is_causal = self.config.image is None
+        middle_BTD = x_BTD + self.projection(
+            self_attention(q_BTD, k_BTD, v_BTD, width, table, mask_BHTT, past, is_causal)
+        )
         h_BTD = self.ffn_norm(x_BTD if self.config.parallel_residual else middle_BTD)
         return middle_BTD + self.down(self._activated(h_BTD))
 
@@ -122,7 +126,7 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(LanguageModel):
-    """The language model of these blocks."""
+    """The model of these blocks."""
 
     config: DecoderConfig
 

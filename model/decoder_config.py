@@ -52,7 +52,7 @@ class DecoderBlockConfig(AnyBlockConfig):
 
 
 class DecoderConfig(LanguageModelConfig):
-    """A decoder of linear layers: GPT-NeoX, Llama, Mistral, Qwen2 and Qwen3 are settings of it."""
+    """A decoder of linear layers: GPT-NeoX, Llama, Mistral, Qwen2, Qwen3 and ViT are settings of it."""
 
     family: Literal["decoder"] = "decoder"
     activation: Activation = "gelu"

@@ -13,7 +13,7 @@ from torch import Tensor
 from model.config import TokenformerConfig
 from model.decoder import Decoder
 from model.language_model import LanguageModel
-from model.parameter_names import PartName
+from model.parameter_names import CLASS_TOKEN, PartName
 from model.shapes import ModelConfig, parameter_shape
 from model.tokenformer import Tokenformer
 
@@ -27,6 +27,8 @@ def initial_parameter(name: str, config: ModelConfig, seed: int) -> Tensor:
     - Decoder: matrices normal(0, sqrt(2 / 5D)), or normal(0, 2 / L / sqrt(D)) if they write to the residual stream,
       as `small_init` and `wang_init` in GPT-NeoX; biases 0.
     - Both: embedding and head normal(0, 0.02), norm gains 1, norm biases 0.
+    - Images: positions and class token normal(0, 0.02) too, other biases 0, as in the ViT of Hugging Face
+      (`ViTPreTrainedModel`, which truncates the distribution).
     """
     return _drawn(name, parameter_shape(name, config), config, seed)
 
@@ -45,7 +47,7 @@ def initial_rms(name: str, config: ModelConfig) -> float:
 
 
 def _drawn(name: str, shape: Sequence[int], config: ModelConfig, seed: int) -> Tensor:
-    if len(shape) == 1:
+    if len(shape) == 1 and name != CLASS_TOKEN:
         return torch.full(shape, 1.0 if "norm.weight" in name else 0.0)
     return torch.empty(shape).normal_(0.0, initial_rms(name, config), generator=generator_of(f"{seed}/{name}"))
 

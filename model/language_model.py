@@ -1,4 +1,4 @@
-"""What both model families share: the embedding, the loop over blocks, the head and the loss.
+"""What both model families share, of text or images: the embedding, the loop over blocks, the head and the loss.
 
 Shapes: B batch, T sequence, D model width, V vocabulary.
 """
@@ -16,6 +16,7 @@ from model.cache import KVCache
 from model.config import Kernels, RotaryScaling
 from model.documents import attention_mask, document_starts
 from model.errors import UserError
+from model.images import PatchEmbedding, pooled, target_cross_entropy
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
 from model.recomputation import recomputed_blocks
@@ -30,7 +31,7 @@ class KernelsMissing(UserError):
 
 
 class LanguageModel(nn.Module):
-    """A language model that returns logits for token ids or, given targets, the mean cross-entropy.
+    """A model that returns logits for token ids or images or, given targets, the mean cross-entropy.
 
     Parameters are empty until they are initialised.
     """
@@ -41,13 +42,14 @@ class LanguageModel(nn.Module):
     def __init__(self, config: ModelConfig, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        image, width = config.image, config.hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, width) if image is None else PatchEmbedding(image, width)
         self.blocks = nn.ModuleDict({str(i): block for i, block in zip(config.block_ids, blocks, strict=True)})
         """By id, in the order of the forward pass."""
         norm = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
         self.final_norm = norm(config.hidden_size, eps=config.norm_epsilon)
         if not config.tie_embeddings:
-            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=image is not None)
         self.kernels: Kernels = "eager"
         self.recompute_every: int | None = None
         """Activation checkpointing: training keeps the input of every so many blocks and computes the activations
@@ -83,26 +85,35 @@ class LanguageModel(nn.Module):
 
     def forward(
         self,
-        input_ids_BT: Tensor,
-        targets_BT: Tensor | None = None,
+        inputs: Tensor,
+        targets: Tensor | None = None,
         *,
         cache: KVCache | None = None,
         logits_to_keep: int = 0,
     ) -> Tensor:
-        """`logits_BTV` in the parameters' dtype or, with `targets_BT`, the mean cross-entropy in nats.
+        """`logits_BTV` in the parameters' dtype or, with `targets`, the mean cross-entropy in nats.
 
         The loss is at least float32. Both inputs are int64. Targets of -100 are ignored. With targets, the logits of a
         whole batch never exist at once.
 
         With `cache`, the inputs continue the rows that it holds and are appended to it; the logits are those of the new
         positions, without gradients. `logits_to_keep` limits the logits to the last positions of the input; 0: all.
+
+        A model of images takes pixels, (B, channels, size, size) of any float dtype, and returns logits of the classes,
+        (B, V). Its targets are classes, (B,) int64, or their probabilities, (B, V). Raises UserError for images of
+        another shape, and for what only text has: a cache and `logits_to_keep`.
         """
+        if self.config.image is not None:
+            if cache is not None or logits_to_keep:
+                raise UserError("a model of images gives one row of logits an image; it has no cache or logits_to_keep")
+            logits_BV = self.head(pooled(self.hidden_states(inputs), self.config.image))
+            return logits_BV if targets is None else target_cross_entropy(logits_BV, targets)
         with torch.set_grad_enabled(torch.is_grad_enabled() and cache is None):
-            x_BTD = self.hidden_states(input_ids_BT, cache=cache)
+            x_BTD = self.hidden_states(inputs, cache=cache)
             x_BTD = x_BTD[:, -logits_to_keep:] if logits_to_keep else x_BTD
-            if targets_BT is None:
+            if targets is None:
                 return F.linear(x_BTD, self.head_weight)
-            return linear_cross_entropy(x_BTD.flatten(0, 1), self.head_weight, targets_BT.flatten(), self.kernels)
+            return linear_cross_entropy(x_BTD.flatten(0, 1), self.head_weight, targets.flatten(), self.kernels)
 
     @property
     def head_weight(self) -> Tensor:
@@ -110,20 +121,21 @@ class LanguageModel(nn.Module):
         return self.embedding.weight if self.config.tie_embeddings else self.head.weight
 
     def hidden_states(
-        self, input_ids_BT: Tensor, *, cache: KVCache | None = None, rotary_scaling: RotaryScaling | None = None
+        self, inputs: Tensor, *, cache: KVCache | None = None, rotary_scaling: RotaryScaling | None = None
     ) -> Tensor:
-        """The final norm's output `x_BTD`: its products with the rows of the head are the logits.
+        """The final norm's output `x_BTD`, whose products with the rows of the head are the logits. Of images, too: the
+        head reads what is `pooled` of it.
 
         `rotary_scaling` changes the rotary frequencies, for sequences longer than those of training. Raises UserError
         if the model was trained with a scaling of its own.
         """
-        length, end_id = input_ids_BT.shape[1], self.config.document_end_id
-        x_BTD = self.embedding(input_ids_BT)
+        x_BTD = self.embedding(inputs)
+        length, end_id = x_BTD.shape[1], self.config.document_end_id
         position_P, mask_BHTT = torch.arange(length, device=x_BTD.device), None
         if cache is not None:
-            position_P = cache.positions(input_ids_BT)
+            position_P = cache.positions(inputs)
         elif end_id is not None:
-            start_BT = document_starts(input_ids_BT, end_id)
+            start_BT = document_starts(inputs, end_id)
             position_P = (position_P - start_BT)[:, None]
             mask_BHTT = attention_mask(start_BT, start_BT, attention_dtype(x_BTD))
         width, base, own = self.config.rotary_width, self.config.rotary_base, self.config.rotary_scaling

@@ -8,8 +8,12 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, Self
 
 EMBEDDING = "embedding.weight"
+EMBEDDING_BIAS = "embedding.bias"
+POSITIONS = "embedding.positions"
+CLASS_TOKEN = "embedding.class_token"
 FINAL_NORM = "final_norm"
 HEAD = "head.weight"
+HEAD_BIAS = "head.bias"
 
 TOKEN_KINDS = ("key_tokens", "value_tokens")
 """What a Pattention has of each generation."""
@@ -65,11 +69,12 @@ def generation_of(parameter_name: str) -> int:
 
 
 def group_kind(parameter_name: str, num_dimensions: int, optimizer: OptimizerName = "adamw") -> GroupKind:
-    """The kind of group that a parameter belongs to. Muon updates the matrices of the blocks, and only matrices decay.
+    """The kind of group that a parameter belongs to. Muon updates the matrices of the blocks, and only matrices decay,
+    except learned positions.
 
     The name decides what Muon updates, because under ZeRO-3 an engine's parameters lose their shapes.
     """
-    if num_dimensions < 2:
+    if num_dimensions < 2 or parameter_name == POSITIONS:
         return "no-decay"
     return "muon" if optimizer == "muon" and PartName.parse(parameter_name) else "decay"
 

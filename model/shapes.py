@@ -10,7 +10,18 @@ from pydantic import Field
 
 from model.config import TokenformerConfig, pattention_widths
 from model.decoder_config import DecoderConfig, decoder_shapes
-from model.parameter_names import EMBEDDING, FINAL_NORM, HEAD, TOKEN_KINDS, PartName, in_block
+from model.parameter_names import (
+    CLASS_TOKEN,
+    EMBEDDING,
+    EMBEDDING_BIAS,
+    FINAL_NORM,
+    HEAD,
+    HEAD_BIAS,
+    POSITIONS,
+    TOKEN_KINDS,
+    PartName,
+    in_block,
+)
 
 ModelConfig = Annotated[TokenformerConfig | DecoderConfig, Field(discriminator="family")]
 
@@ -28,12 +39,23 @@ def block_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of every parameter, in the order of the built model's `named_parameters()`."""
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
+    shapes = _embedding_shapes(config)
     for index, block_id in enumerate(config.block_ids):
         shapes |= {in_block(block_id, name): shape for name, shape in block_shapes(config, index).items()}
     kinds = ("weight",) if config.norm == "rmsnorm" else ("weight", "bias")
     shapes |= {f"{FINAL_NORM}.{kind}": (config.hidden_size,) for kind in kinds}
-    return shapes if config.tie_embeddings else shapes | {HEAD: (config.vocab_size, config.hidden_size)}
+    if not config.tie_embeddings:
+        shapes[HEAD] = (config.vocab_size, config.hidden_size)
+    return shapes | {HEAD_BIAS: (config.vocab_size,)} if config.image else shapes
+
+
+def _embedding_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    image, width = config.image, config.hidden_size
+    if image is None:
+        return {EMBEDDING: (config.vocab_size, width)}
+    shapes = {EMBEDDING: (width, image.patch_values), EMBEDDING_BIAS: (width,)}
+    shapes |= {POSITIONS: (image.sequence_length, width)}
+    return shapes | ({CLASS_TOKEN: (width,)} if image.pooling == "class_token" else {})
 
 
 def parameter_shape(name: str, config: ModelConfig) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
-"""Tokenformer, the language model (arXiv 2410.23168, section 3.2; layout and norms of the official code).
+"""Tokenformer (arXiv 2410.23168, section 3.2; layout and norms of the official code).
 
 Shapes: B batch, T sequence, D model width.
 """
 
 from torch import Tensor, nn
 
-from model.attention import RotaryTable, causal_attention, normalized, normalized_heads
+from model.attention import RotaryTable, normalized, normalized_heads, self_attention
 from model.cache import LayerCache
 from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig, pattention_widths
 from model.language_model import LanguageModel
@@ -22,6 +22,7 @@ class TokenformerBlock(nn.Module):
         super().__init__()
         self.norm, self.norm_epsilon = config.norm, config.norm_epsilon
         self.qk_norm, self.head_width = config.qk_norm, config.head_width
+        self.is_causal = config.image is None
         self.query, self.key, self.value, self.projection, self.ffn = (
             Pattention(pattention, pattention_widths(config, name), config.score_function)
             for name, pattention in block.pattentions().items()
@@ -35,7 +36,9 @@ class TokenformerBlock(nn.Module):
         q_BTD, k_BTD, v_BTD = self.query(h_BTD), self.key(h_BTD), self.value(h_BTD)
         if self.qk_norm:
             q_BTD, k_BTD = (normalized_heads(each, self.head_width, self.norm_epsilon) for each in (q_BTD, k_BTD))
-        x_BTD = x_BTD + self.projection(causal_attention(q_BTD, k_BTD, v_BTD, self.head_width, table, mask_BHTT, past))
+        x_BTD = x_BTD + self.projection(
+            self_attention(q_BTD, k_BTD, v_BTD, self.head_width, table, mask_BHTT, past, self.is_causal)
+        )
         return x_BTD + self.ffn(normalized(x_BTD, self.norm, self.norm_epsilon))
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.attention import causal_attention, rotary_table
+from model.attention import rotary_table, self_attention
 from model.config import RotaryScaling
 from model.initialization import build_model
 from model.rotary_scaling import rotary_frequencies
@@ -65,9 +65,9 @@ def test_yarn_alone_sharpens_all_attention_logits_by_its_temperature():
     q_BTD, k_BTD, v_BTD = (torch.randn(1, 6, 16, generator=generator, dtype=torch.float64) for _ in range(3))
     table = rotary_table(torch.arange(6), 4, 10000.0, q_BTD, scaling)
     plain = table._replace(logit_factor=1.0)
-    found = causal_attention(q_BTD, k_BTD, v_BTD, 8, table)
-    assert torch.allclose(found, causal_attention(q_BTD * scaling.logit_factor, k_BTD, v_BTD, 8, plain))
-    assert not torch.allclose(found, causal_attention(q_BTD, k_BTD, v_BTD, 8, plain), atol=1e-3)
+    found = self_attention(q_BTD, k_BTD, v_BTD, 8, table)
+    assert torch.allclose(found, self_attention(q_BTD * scaling.logit_factor, k_BTD, v_BTD, 8, plain))
+    assert not torch.allclose(found, self_attention(q_BTD, k_BTD, v_BTD, 8, plain), atol=1e-3)
 
 
 @for_each_kind
