@@ -38,12 +38,13 @@ from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus, p
 from stages.corpus.location import in_one_spelling, tokenizer_file
 from stages.corpus.prepared import given_dataset, make_once, prepared_datasets, remote_dataset, require_usable
 from stages.corpus.shards import Shards
-from stages.corpus.tasks import RECORDS, Execute, OnProgress, Progress, run_locally
+from stages.corpus.tasks import RECORDS, Execute, Progress, run_locally
 from stages.corpus.tokenizer import given_tokenizer, tokenizer_content, train_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
     LAYOUT_VERSION,
     DatasetManifest,
+    OnProgress,
     check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,

@@ -19,15 +19,12 @@ from pydantic import ValidationError
 
 from model.strict import Strict
 from stages.checkpoint.files import write_file
-from stages.data.dataset import DatasetSplit
+from stages.data.dataset import DatasetSplit, OnProgress
 from stages.data.errors import Interrupted
 from stages.data.spec import SkippedRecords, SplitName
 
 RECORDS = "records"
 """The folder of the records below a dataset that is being prepared."""
-
-OnProgress = Callable[[str, float | None], None]
-"""Receives a description of the work, and the fraction done (None if unknown)."""
 
 
 class Meter:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict, TypeVar
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
@@ -28,6 +28,9 @@ HASHED_BYTES = 20_000_000_000
 REMOTE_NAME = "remote.json"
 """The file in the directory of a dataset whose tokens lie at a URL (stages/data/remote.py)."""
 CONTENT_HASH_BYTES = 16
+
+OnProgress = Callable[[str, float | None], None]
+"""Receives a description of the work, and the fraction done (None if unknown)."""
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of bytes, tokens or documents."""
@@ -122,10 +125,37 @@ class MixtureEntry(Strict):
         return mixture_dir.parent / self.directory
 
 
-class DatasetManifest(Sealed):
-    """Everything about a dataset except its tokens."""
+class PreparedManifest(Sealed):
+    """What the manifests of datasets of text and of images have in common."""
 
     format_version: int = FORMAT_VERSION
+    source_sha256: str | None = None
+    """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
+
+    skipped: SkippedRecords = SkippedRecords()
+    """The bad records that `data.on_bad_record: skip` left out."""
+
+    fingerprint: str
+    """sha256 over everything that determines the samples. Independent of paths, times and the number of workers."""
+
+    @property
+    def files(self) -> list[DatasetFile]:
+        """The files of all splits."""
+        raise NotImplementedError
+
+    @property
+    def computed_fingerprint(self) -> str:
+        """The fingerprint that follows from the rest of the manifest."""
+        raise NotImplementedError
+
+
+Manifest = TypeVar("Manifest", bound=PreparedManifest)
+
+
+class DatasetManifest(PreparedManifest):
+    """Everything about a dataset except its tokens. Its `fingerprint` is over the tokenizer and all shards and indices,
+    in order; that of a mixture over the names, fingerprints and base weights of its sources."""
+
     spec: DataSpec
     vocab_size: PositiveInt
     """One more than the tokenizer's largest id: the number of rows that an embedding needs."""
@@ -137,23 +167,12 @@ class DatasetManifest(Sealed):
     begin_of_text_id: int | None = None
     end_of_text_id: int
     splits: dict[SplitName, DatasetSplit] = Field(min_length=len(SPLITS))
-    source_sha256: str | None = None
-    """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
-
-    skipped: SkippedRecords = SkippedRecords()
-    """The bad records that `data.on_bad_record: skip` left out."""
-
     sources: tuple[MixtureEntry, ...] = ()
     """The datasets that this one is a mixture of; empty for an ordinary dataset. The splits of a mixture have the sums
     of its sources', and no files."""
 
-    fingerprint: str
-    """sha256 over the tokenizer and all shards and indices, in order. Independent of paths, times and the number of
-    workers. That of a mixture is over the names, fingerprints and base weights of its sources."""
-
     @property
     def files(self) -> list[DatasetFile]:
-        """The files of all splits."""
         return [file for split in self.splits.values() for file in split.files]
 
     def text_facts(self, context_length: int) -> TextFacts:
@@ -170,7 +189,6 @@ class DatasetManifest(Sealed):
 
     @property
     def computed_fingerprint(self) -> str:
-        """The fingerprint that follows from the rest of the manifest."""
         if self.sources:
             return mixture_fingerprint(self.sources)
         return dataset_fingerprint(self.tokenizer_sha256, self.splits)
@@ -192,12 +210,17 @@ def mixture_fingerprint(sources: Sequence[MixtureEntry]) -> str:
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
-    """The manifest of a dataset. Raises DataError if there is none or it cannot be read."""
+    """The manifest of a dataset of text. Raises DataError if there is none or it cannot be read."""
+    return read_prepared(dataset_dir, DatasetManifest)
+
+
+def read_prepared(dataset_dir: Path, kind: type[Manifest]) -> Manifest:
+    """The manifest of a dataset of one `kind`; raises as `read_dataset_manifest` does."""
     path = dataset_dir / MANIFEST_NAME
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
-        return read_sealed(path, DatasetManifest, FORMAT_VERSION, DataError)
+        return read_sealed(path, kind, FORMAT_VERSION, DataError)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -229,17 +252,29 @@ def dataset_parts(dataset_dir: Path) -> list[DatasetPart]:
     return parts or [DatasetPart(None, dataset_dir, manifest)]
 
 
-def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
+def dataset_manifest_bytes(manifest: PreparedManifest) -> bytes:
     """The content of manifest.json: `manifest` with its seal."""
     return seal(manifest).model_dump_json(indent=1).encode()
 
 
-def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], None] | None = None) -> DatasetManifest:
+class Checking(TypedDict):
+    """How the files of a dataset are checked."""
+
+    hashes: bool
+    on_bytes: OnBytes
+
+
+def check_dataset(dataset_dir: Path, on_progress: OnProgress | None = None) -> DatasetManifest:
     """Verifies a dataset, with the hashes of its files if it is no larger than `HASHED_BYTES`. Returns its manifest.
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
     files = [file for part in dataset_parts(dataset_dir) for file in files_here(part.directory, part.manifest)]
+    return verify_dataset(dataset_dir, **how_to_check(files, on_progress))
+
+
+def how_to_check(files: Iterable[DatasetFile], on_progress: OnProgress | None = None) -> Checking:
+    """The arguments for `require_files`: with hashes if the `files` are no larger than `HASHED_BYTES`."""
     total, done = sum(file.bytes for file in files), 0
 
     def advance(num_bytes: int) -> None:
@@ -250,7 +285,7 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 
     if total <= HASHED_BYTES:
         advance(0)
-    return verify_dataset(dataset_dir, hashes=total <= HASHED_BYTES, on_bytes=advance)
+    return {"hashes": total <= HASHED_BYTES, "on_bytes": advance}
 
 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
@@ -270,10 +305,15 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
             )
     for part in [DatasetPart(None, dataset_dir, manifest), *(parts if manifest.sources else ())]:
         require_tokenizer(part.directory, part.manifest)
-        if part.manifest.computed_fingerprint != part.manifest.fingerprint:
-            raise DataError(f"{part.directory} is damaged: the fingerprint in its manifest does not match its files")
+        require_fingerprint(part.directory, part.manifest)
         require_files(part.directory, files_here(part.directory, part.manifest), hashes=hashes, on_bytes=on_bytes)
     return manifest
+
+
+def require_fingerprint(dataset_dir: Path, manifest: PreparedManifest) -> None:
+    """Raises DataError if the fingerprint in the manifest is not that of its files."""
+    if manifest.computed_fingerprint != manifest.fingerprint:
+        raise DataError(f"{dataset_dir} is damaged: the fingerprint in its manifest does not match its files")
 
 
 def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile]:

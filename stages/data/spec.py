@@ -1,6 +1,6 @@
 """The `data:` block of a spec: which text, and how it is tokenised. Imports nothing slow."""
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Protocol, Self, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -20,8 +20,9 @@ SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 BadRecordPolicy = Literal["stop", "skip"]
-BadRecordKind = Literal["not JSON", "no text", "null", "not UTF-8"]
-"""A line that is no JSON; a record without a text under `data.text_key`; null there; bytes that are not UTF-8."""
+BadRecordKind = Literal["not JSON", "no text", "null", "not UTF-8", "no image", "no class"]
+"""A line that is no JSON; a record without a text under `data.text_key`; null there; bytes that are not UTF-8. Bytes
+that are no image; a sample of images without a class."""
 BAD_RECORDS: tuple[BadRecordKind, ...] = get_args(BadRecordKind)
 
 
@@ -43,6 +44,28 @@ class SkippedRecords(Strict):
         kinds = ", ".join(f"{self.counts[kind]:,} {kind}" for kind in BAD_RECORDS if kind in self.counts)
         more = ", ..." if self.total > len(self.first) else ""
         return f"{counted(self.total, 'bad record')} ({kinds}): {', '.join(self.first)}{more}"
+
+
+class RecordRules(Protocol):
+    """The keys of a data block that say what a bad record does."""
+
+    @property
+    def on_bad_record(self) -> BadRecordPolicy: ...
+    @property
+    def most_bad_records(self) -> int | None: ...
+
+
+Rules = TypeVar("Rules", bound=RecordRules)
+
+
+def require_skip(rules: Rules) -> Rules:
+    """Returns `rules`. Raises ValueError for a limit of bad records where none is skipped."""
+    if rules.most_bad_records is not None and rules.on_bad_record == "stop":
+        raise ValueError(
+            f"most_bad_records ({rules.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
+            " it to skip, or leave out most_bad_records"
+        )
+    return rules
 
 
 class SourceSpec(Strict):
@@ -76,14 +99,7 @@ class SourceSpec(Strict):
     most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
     """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
 
-    @model_validator(mode="after")
-    def _a_limit_needs_skip(self) -> Self:
-        if self.most_bad_records is not None and self.on_bad_record == "stop":
-            raise ValueError(
-                f"most_bad_records ({self.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
-                " it to skip, or leave out most_bad_records"
-            )
-        return self
+    _most_bad_records_needs_skip = model_validator(mode="after")(require_skip)
 
 
 class DataSpec(SourceSpec):
