@@ -10,7 +10,7 @@ of each document's part of the sequence. A backward pass counts as two forward p
 import math
 from dataclasses import dataclass
 
-from model.parameter_names import EMBEDDING, HEAD
+from model.parameter_names import EMBEDDING, HEAD, POSITIONS
 from model.shapes import ModelConfig, parameter_shapes
 
 
@@ -19,13 +19,13 @@ class Flops:
     """FLOPs by part. Supports addition, and multiplication by a number."""
 
     parameters: float
-    """Products with parameter tokens (Tokenformer) or weight matrices (decoder)."""
+    """Products with parameter tokens (Tokenformer) or weight matrices (decoder), and the embedding of patches."""
 
     attention: float
     """Token-token products: Q K^T and scores V, full T x T, or the squares of the documents in it."""
 
     head: float
-    """The output head, hidden_size x vocab_size."""
+    """The output head, hidden_size x vocab_size: for every data token of text, once an image."""
 
     @property
     def total(self) -> float:
@@ -45,23 +45,25 @@ def forward_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flop
     """FLOPs of a forward pass per data token.
 
     `attended_tokens`: with how many data tokens a token is multiplied in attention: the sequence length or, for a model
-    that attends within documents, the mean length of a token's document within its sequence.
+    that attends within documents, the mean length of a token's document within its sequence. What an image costs is
+    this times the data tokens of an image.
     """
     matrices = (
         math.prod(shape)
         for name, shape in parameter_shapes(config).items()
-        if len(shape) == 2 and name not in (EMBEDDING, HEAD)
+        if len(shape) == 2 and name not in (EMBEDDING, POSITIONS, HEAD)
     )
+    heads_per_token = 1 if config.image is None else 1 / config.image.sequence_length
     return Flops(
-        parameters=2.0 * sum(matrices),
+        parameters=2.0 * sum(matrices) + _patch_flops_per_token(config),
         attention=4.0 * attended_tokens * config.num_heads * config.head_width * config.num_layers,
-        head=2.0 * config.hidden_size * config.vocab_size,
+        head=2.0 * config.hidden_size * config.vocab_size * heads_per_token,
     )
 
 
 def training_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flops:
-    """FLOPs of a forward and a backward pass per data token."""
-    return 3 * forward_flops_per_token(config, attended_tokens)
+    """FLOPs of a forward and a backward pass per data token. Pixels need no gradient."""
+    return 3 * forward_flops_per_token(config, attended_tokens) + Flops(-_patch_flops_per_token(config), 0, 0)
 
 
 def recomputed_flops_per_token(config: ModelConfig, attended_tokens: float) -> float:
@@ -70,4 +72,12 @@ def recomputed_flops_per_token(config: ModelConfig, attended_tokens: float) -> f
     The hardware does them, but they are no part of training FLOPs.
     """
     forward = forward_flops_per_token(config, attended_tokens)
-    return forward.total - forward.head
+    return forward.total - forward.head - _patch_flops_per_token(config)
+
+
+def _patch_flops_per_token(config: ModelConfig) -> float:
+    """FLOPs of the embedding of patches in a forward pass, over all data tokens of an image; 0 for text."""
+    image = config.image
+    if image is None:
+        return 0.0
+    return 2.0 * image.num_patches * image.patch_values * config.hidden_size / image.sequence_length

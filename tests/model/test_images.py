@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ImageInput, RotaryScaling, TokenformerConfig
 from model.errors import UserError
+from model.flops import forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
@@ -183,6 +186,23 @@ def test_a_configuration_of_images_has_the_built_models_parameters_and_survives_
     drawn = dict(build_model(config, seed=0).named_parameters())
     for name in {"embedding.positions", "embedding.class_token", "head.weight"} & drawn.keys():
         assert drawn[name].std().item() == pytest.approx(0.02, rel=0.5)
+
+
+@pytest.mark.parametrize("recompute_every", [None, 1])
+def test_flops_are_those_that_torch_counts(model, recompute_every):
+    config, data_tokens = model.config, len(PIXELS) * model.config.image.sequence_length
+    model.recompute_every = recompute_every
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward, torch.no_grad():
+        model(PIXELS)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as training:
+        model(PIXELS, CLASSES).backward()
+    attended = config.image.sequence_length
+    again = recomputed_flops_per_token(config, attended) if recompute_every else 0
+    for expected, counter in (
+        (forward_flops_per_token(config, attended).total, forward),
+        (training_flops_per_token(config, attended).total + again, training),
+    ):
+        assert round(expected * data_tokens) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize(
