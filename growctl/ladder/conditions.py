@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 READING = ("data.document_mask", "data.packing", "data.when_exhausted")
 """How training reads documents. The other keys of `data` say what the dataset is, whose fingerprint counts instead."""
 
+_HEADS = ("num_heads", "num_kv_heads", "head_width")
 _HARMLESS: dict[str, Any] = {
     **dict.fromkeys(("name", "controls", "samples", "checkpoint", "trackers", "releases"), True),
     **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
     "evaluation": {"every"},
     "training": {"log_every", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
-    "model": {"num_layers", "hidden_size", "ffn_tokens"},
+    "model": {"num_layers", "hidden_size", "ffn_tokens", *_HEADS},
     "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
 }
 """Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
@@ -38,23 +39,28 @@ trained."""
 def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     """The conditions of `schedule`, by dotted path, as JSON values.
 
-    A stage's shape, batch, context, ramp and mixture are written out, whether the schedule inherits them or not. The
-    dataset is missing: see `data_conditions`.
+    A stage's shape, batch, context, ramp and mixture are written out, whether the schedule inherits them or not, and so
+    are the heads of a Tokenformer, which all stages share. The dataset is missing: see `data_conditions`.
     """
+    from growctl.ladder.stage_plans import plan_stages
+
+    plans = plan_stages(schedule)
     values = dict(_leaves(schedule.model_dump(mode="json", exclude=_HARMLESS)))
     values |= {"seed": schedule.seed, "model.vocab_size": schedule.vocab_size}
     values |= {path: getattr(schedule.data, path.removeprefix("data.")) for path in READING}
+    if isinstance(plans[0].model, TokenformerConfig):
+        values |= {f"model.{key}": getattr(plans[0].model, key) for key in _HEADS}
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
-    return dict(sorted((values | _stages(schedule)).items()))
+    return dict(sorted((values | _stages(schedule, plans)).items()))
 
 
-def _stages(schedule: "Schedule") -> dict[str, Any]:
-    from growctl.ladder.stage_plans import plan_stages, stage_weights
+def _stages(schedule: "Schedule", plans: Sequence["StagePlan"]) -> dict[str, Any]:
+    from growctl.ladder.stage_plans import stage_weights
     from growctl.schedule.data_block import shares
 
     values: dict[str, Any] = {}
-    for plan in plan_stages(schedule):
+    for plan in plans:
         stage = schedule.stages[plan.index]
         values |= {f"stages.{plan.index}.{key}": value for key, value in model_shape(plan.model).items()}
         values |= {
@@ -78,8 +84,7 @@ def model_shape(model: "ModelConfig") -> dict[str, Any]:
             "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
             "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
         }
-    sizes = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_width", "ffn_tokens")
-    return {name: getattr(model, name) for name in sizes}
+    return {name: getattr(model, name) for name in ("num_layers", "hidden_size", *_HEADS, "ffn_tokens")}
 
 
 _READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")

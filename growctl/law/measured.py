@@ -11,7 +11,6 @@ from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
-_OTHERS = ("official-growth", "decoder-scratch")  # controls of other methods
 Trainers = Mapping[str, tuple[RunReport, StageReport]]  # of start checkpoints, by `RUN, stage STAGE`
 
 
@@ -33,13 +32,15 @@ class Model:
 def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[list[Model], list[str]]:
     """The finished models of `runs` by name, each with its best peak; and why others do not count.
 
-    `known`: runs that may have trained their start checkpoints.
+    `known`: runs that may have trained their start checkpoints, or be the ladders of controls.
     """
     trainers = {f"{run.name}, stage {stage.name}": (run, stage) for run in known for stage in run.stages}
     models: dict[tuple[tuple[Segment, ...], int], Model] = {}
     left_out = []
     for run in sorted(runs, key=lambda run: run.name):
         try:
+            if _is_another_method(run, known):
+                raise UserError(f"{run.control} is another method")
             for model in _models(run, trainers):
                 other = models.setdefault((model.path, model.seed), model)
                 models[model.path, model.seed] = min(other, model, key=lambda each: each.loss)
@@ -48,9 +49,16 @@ def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[
     return sorted(models.values(), key=lambda model: model.name), left_out
 
 
+def _is_another_method(run: RunReport, known: Sequence[RunReport]) -> bool:
+    """Whether `run` is a control whose method no law of its ladder holds for: official growth, or a decoder where the
+    ladder, one of `known`, is none."""
+    if run.control != "decoder-scratch":
+        return run.control == "official-growth"
+    families = [ladder.conditions.get("model.family") for ladder in known if ladder.name == run.control_of]
+    return "decoder" not in families
+
+
 def _models(run: RunReport, trainers: Trainers) -> Iterator[Model]:
-    if run.control in _OTHERS:
-        raise UserError(f"{run.control} is another method")
     for model in finished_models(run):
         loss = model.stages[-1].validation_loss
         if model.finished and loss is not None and math.isfinite(loss):
@@ -102,7 +110,7 @@ def unlike(own: Mapping[str, Any], values: Mapping[str, Any]) -> Difference | No
 
 def check_alike(runs: Sequence[RunReport]) -> None:
     """Raises UserError, with the first difference, unless one law can hold for all of `runs`."""
-    runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHERS]
+    runs = [run for run in sorted(runs, key=lambda run: run.name) if not _is_another_method(run, runs)]
     values: dict[str, Any] = {}
     for run in runs:
         shared = shared_conditions(conditions_of(run))
@@ -115,14 +123,16 @@ def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
     """How `models` of `runs` were trained, with the shape of the first grown one."""
     grown, best = next(each for each in models if len(each.path) > 1), min(models, key=lambda model: model.loss)
     run = next(run for run in runs if run.name == grown.run)
+    last = stages_of(run)[-1]
     rate = [run.conditions.get(f"learning_rate.{key}", usual) for key, usual in (("shape", "wsd"), ("span", "ladder"))]
     layers = [segment.num_layers for model in models for segment in model.path]
     return Recipe(
         dataset_fingerprint=run.dataset_fingerprint,
         peak=best.peak,
         decay=float(run.conditions["learning_rate.decay"]) if rate == ["wsd", "ladder"] else 0.0,
-        **{key: stages_of(run)[-1][key] for key in ("hidden_size", "sequence_length", "batch_size")},
-        **{key: run.conditions[f"model.{key}"] for key in ("num_heads", "vocab_size")},
+        **{key: last[key] for key in ("hidden_size", "sequence_length", "batch_size")},
+        num_heads=last.get("num_heads") or run.conditions["model.num_heads"],  # a decoder's stages have theirs
+        vocab_size=run.conditions["model.vocab_size"],
         layers=(min(layers), max(layers)),
         conditions=shared_conditions(conditions_of(run)),
     )

@@ -9,7 +9,9 @@ from growctl.analysis.costs import currency
 from growctl.ladder.checks import check_combinations
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
+from growctl.law.measured import shared_conditions
 from growctl.ledger.entries import BaseEntry
+from tests.growctl.grown_ladders import decoder_ladder
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.schedules import changed, parse
 
@@ -32,6 +34,8 @@ def run_of(schedule, kind=None, sizes=(1000, 2000)):
         ({"optimizer.weight_decay": 0.2, "seed": 9}, {"optimizer.weight_decay", "seed"}),
         ({"checkpoint.every": 5, "trackers": ["tensorboard"], "evaluation.every": 3, "data.workers": 3}, set()),
         ({"samples": {"prompts": ["a"]}, "controls": [], "training.log_every": 3, "stages.0.name": "other"}, set()),
+        ({"model.num_kv_heads": 2, "model.head_width": 16}, set()),  # what they are by default
+        ({"model.num_kv_heads": 1}, {"model.num_kv_heads"}),
         ({"launch.zero_stage": 2, "launch.hardware": {"price_per_device_hour": 2.0}}, set()),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -58,6 +62,17 @@ def test_a_control_that_growctl_generates_differs_only_in_what_its_kind_is_for(k
         for key in ("stages.0.ffn_tokens", "stages.0.batch_size"):
             other = replace(control, conditions=control.conditions | {key: 99})
             assert len(control_differs(run, other)) == (key.endswith("batch_size") or kind != "decoder-scratch")
+
+
+def test_heads_of_a_decoder_are_conditions_of_its_stages_and_no_obstacle_to_a_law():
+    stages = [{}, {"hidden_size": 64, "num_heads": 4}]
+    ladder = decoder_ladder(*stages, growth={}, controls=[{"kind": "decoder-scratch"}])
+    [plan] = plan_controls(ladder)
+    runs = run_of(ladder), run_of(plan.schedule, "decoder-scratch", (2000,))
+    assert control_differs(*runs) == []
+    assert shared_conditions(runs[1].conditions).items() <= shared_conditions(runs[0].conditions).items()
+    other = decoder_ladder(*stages, growth={}, model=ladder.model.model_dump() | {"head_width": 16})
+    assert not differences(runs[0], run_of(other))
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])

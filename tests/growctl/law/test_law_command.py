@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from growctl.law.measured import read_models
+from growctl.law.measured import check_alike, read_models
 from growctl.ledger.entries import BaseEntry
 from growctl.runs.find import find_runs
 from tests.growctl.invented_runs import FakeRun, stage_of
@@ -85,3 +85,13 @@ def test_a_release_has_the_shape_of_its_stage_and_the_best_peak_of_each_seed_cou
     release, *best, _ = read_models(find_runs(tmp_path), [])[0]
     assert [(each.width[1], each.tokens) for each in release.path] == [("100000", 1.1e6)]
     assert [(model.peak, model.seed, model.loss) for model in best] == [(0.01, 2, 4.1), (0.02, 1, 4.0)]
+
+
+@pytest.mark.parametrize(("family", "counted"), [("tokenformer", ["ladder"]), ("decoder", ["ladder", "scratch"])])
+def test_decoders_from_scratch_count_where_the_ladder_is_a_decoder(family: str, counted: list[str], tmp_path: Path):
+    for name, kind, own in (("ladder", None, family), ("ladder-control-scratch", "decoder-scratch", "decoder")):
+        how: dict[str, Any] = {"model.family": own, "seed": len(name)}
+        finished(tmp_path, name, [(100_000, 1000)], 3.5, kind=kind, **how)
+    runs = find_runs(tmp_path)
+    check_alike(runs)
+    assert [model.name.split("-")[-1].split()[-1] for model in read_models(runs, runs)[0]] == counted
