@@ -95,6 +95,9 @@ def import_data(
     end_of_text: Annotated[
         str, typer.Option(help="The tokenizer's token after each document.", metavar="TOKEN")
     ] = "<|endoftext|>",
+    begin_of_text: Annotated[
+        str | None, typer.Option(help="The token before each document (default: none).", metavar="TOKEN")
+    ] = None,
     validation: Annotated[
         list[Path] | None, typer.Option(help="Files for validation, named like PREFIX; repeatable.", metavar="PREFIX")
     ] = None,
@@ -124,6 +127,7 @@ def import_data(
             output,
             tokenizer,
             end_of_text=end_of_text,
+            begin_of_text=begin_of_text,
             dtype=dtype,
             validation=validation or [],
             validation_fraction=validation_fraction,

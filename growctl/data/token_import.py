@@ -68,6 +68,7 @@ def import_tokens(
     tokenizer: str,
     *,
     end_of_text: str,
+    begin_of_text: str | None = None,
     dtype: RawType | None = None,
     validation: Sequence[Path] = (),
     validation_fraction: float = 0.01,
@@ -82,9 +83,11 @@ def import_tokens(
     progress = Progress(on_progress=on_progress)
     local = local_tokenizer(tokenizer)
     file = local or download_tokenizer(tokenizer, "--tokenizer")
-    loaded = read_tokenizer(file, "--tokenizer", {"--end-of-text": end_of_text})
+    special = {"--end-of-text": end_of_text, "--begin-of-text": begin_of_text}
+    loaded = read_tokenizer(file, "--tokenizer", special)
     vocab_size = max(loaded.get_vocab().values()) + 1
     end_of_text_id = loaded.token_to_id(end_of_text)
+    begin_of_text_id = loaded.token_to_id(begin_of_text) if begin_of_text else None
     assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it
     progress.say("checking indices")
     train, held_out = (
@@ -93,6 +96,9 @@ def import_tokens(
     )
     splits = _split_pieces(train, held_out, validation_fraction)
     pieces = [piece for split in SPLITS for piece in splits[split]]
+    if begin_of_text_id is not None:
+        for piece in pieces:
+            _require_first(piece, begin_of_text_id)
     advance = progress.meter("reading tokens", sum(piece.stop - piece.start for piece in pieces)).advance
     counts = {
         split: [_examine(piece, loaded, vocab_size, end_of_text_id, advance) for piece in splits[split]]
@@ -120,11 +126,13 @@ def import_tokens(
                 source=", ".join(str(path.absolute()) for path in sources),
                 tokenizer=str(local.absolute()) if local else tokenizer,
                 end_of_text=end_of_text,
+                begin_of_text=begin_of_text,
                 validation_fraction=share,
             ),
             vocab_size=vocab_size,
             token_bytes=token_bytes,
             tokenizer_sha256=tokenizer_sha256,
+            begin_of_text_id=begin_of_text_id,
             end_of_text_id=end_of_text_id,
             splits=described,
             fingerprint=dataset_fingerprint(tokenizer_sha256, described),
@@ -168,6 +176,16 @@ def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
     """The width of the dataset's tokens: that of the files if all have the same, so that none needs a copy."""
     widths = {piece.file.tokens.itemsize for piece in pieces}
     return 2 if widths == {2} or (widths != {4} and vocab_size <= 2**16) else 4
+
+
+def _require_first(piece: Piece, token_id: int) -> None:
+    """Raises DataError unless each document begins with the token."""
+    firsts = piece.file.tokens[np.array([piece.start, *piece.ends[:-1]])]
+    if num_others := int(np.count_nonzero(firsts != token_id)):
+        raise DataError(
+            f"--begin-of-text: {counted(num_others, 'document')} of {piece.file.path} begin without it; leave it out,"
+            " or put it before each text and tokenize again"
+        )
 
 
 def _examine(

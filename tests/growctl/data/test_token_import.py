@@ -52,14 +52,17 @@ def pile(prefix: Path) -> Path:
 
 def test_an_import_of_a_prepared_text_has_the_fingerprint_of_its_preparation(tmp_path, tokenizer):
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    spec = DataSpec(source=str(tmp_path / "texts.jsonl"), tokenizer=str(tokenizer), validation_fraction=0.2)
+    tokens: dict[str, Any] = {"tokenizer": str(tokenizer), "begin_of_text": END_OF_TEXT}
+    spec = DataSpec(source=str(tmp_path / "texts.jsonl"), validation_fraction=0.2, **tokens)
     dataset = prepare(spec, tmp_path / "datasets")
     for split in SPLITS:
         write_megatron_files(tmp_path / split, [[tokens] for tokens in documents_in(dataset, split)])
     options = ("--validation", tmp_path / "validation", "--tokenizer", dataset / "tokenizer.json")
-    run_here("data", "import", tmp_path / "train", *options, "--output", tmp_path / "back")
+    begin = ("--begin-of-text", END_OF_TEXT)
+    run_here("data", "import", tmp_path / "train", *options, *begin, "--output", tmp_path / "back")
     before, after = read_dataset_manifest(dataset), verify_dataset(tmp_path / "back")
     assert after.fingerprint == before.fingerprint
+    assert (after.begin_of_text_id, after.spec.begin_of_text) == (0, END_OF_TEXT)
     for split in SPLITS:
         was, now = before.splits[split], after.splits[split]
         assert (now.num_tokens, now.num_documents, now.num_bytes) == (was.num_tokens, was.num_documents, was.num_bytes)
@@ -182,6 +185,7 @@ def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_pa
         ("broken", "broken.idx is damaged or belongs to another .bin"),
         ("good --validation good", "good.bin is given twice"),
         ("good --end-of-text </s>", "--end-of-text: the tokenizer"),
+        ("good --validation one --begin-of-text <|endoftext|>", "40 documents of good.bin begin without it; leave"),
         ("good --output taken", "taken already exists; choose another"),
         ("odd.bin --dtype uint16", "odd.bin has 3 bytes of uint16 tokens, 2 bytes each: it is empty, truncated or of"),
         ("raw.bin --dtype uint16", "raw.bin: token 1 is 261, but the tokenizer's ids go from 0 to 260"),
