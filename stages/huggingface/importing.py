@@ -122,7 +122,11 @@ def _parameters(folder: Path, architecture: Architecture, config: DecoderConfig)
     """Checks which tensors the folder has; then yields the float32 value of each parameter, one tensor at a time."""
     present = [folder / name for name in MODEL_FILES if (folder / name).is_file()]
     if not present:
-        raise CheckpointError(f"{folder} has a config.json but no weights: none of {', '.join(MODEL_FILES)}")
+        raise CheckpointError(
+            f"{folder} has a config.json but no weights: none of {', '.join(MODEL_FILES)}. From the hub, growctl "
+            "downloads only safetensors; for a model that has others, load and save it with Transformers, "
+            "AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(FOLDER), and import FOLDER"
+        )
     weights, names, shapes = present[0], architecture.tensor_names(config), parameter_shapes(config)
     state = open_weights(weights)
     head, embedding = (f"{architecture.tensors[module]}.weight" for module in ("head", "embedding"))

@@ -18,10 +18,11 @@ from growctl.schedule.errors import ScheduleError
 from model.decoder_config import decoder_config
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
+from stages.checkpoint.manifest import TextFacts
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.data.spec import DataSpec
 from stages.grow.expand import expand
-from tests.growctl.bases import base_config, load_started, write_base
+from tests.growctl.bases import base_config, change_manifest, load_started, write_base
 from tests.growctl.ladder import write_dataset
 from tests.growctl.schedules import message_of
 
@@ -87,13 +88,17 @@ def test_the_first_stage_may_grow_only_some_layers_of_the_checkpoint_or_add_laye
 def test_the_first_stage_may_give_a_decoder_more_heads_or_a_larger_width(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", DECODER)
 
-    def first(size: str, *overrides: str) -> StagePlan:
+    def first(size: str, *overrides: str, of: Path = base) -> StagePlan:
         stages = f"stages=[{{name: a, {size}, train_steps: 5}}]"
-        return plan_stages(started(base, "model.family=decoder", stages, "~controls", *overrides))[0]
+        return plan_stages(started(of, "model.family=decoder", stages, "~controls", *overrides))[0]
 
     headed, wide = first("num_heads: 3", "growth.old_tokens=freeze"), first("hidden_size: 64")
     assert (headed.growth, wide.growth) == (Growth((), (0, 0), heads=1), Growth((), (0, 0), widen=2))
-    assert [rule.factor(0) for rule in headed.generations] == [0.0, 1.0]
+    expand(base, tmp_path / "expanded", ffn_tokens=4)
+    expanded = first("ffn_tokens: 132", "growth.old_tokens=freeze", of=tmp_path / "expanded")
+    assert (expanded.is_grown, headed.is_grown) == (False, True)
+    for plan in (headed, expanded):
+        assert [rule.factor(0) for rule in plan.generations] == [0.0, 1.0]
 
 
 @pytest.mark.slow
@@ -217,9 +222,11 @@ def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(base: Path, win
 def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data_anew(tmp_path: Path, masked: bool):
     config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
     base, said = write_base(tmp_path / "base", config), list[str]()
+    change_manifest(base, text=TextFacts(context_length=16, begin_of_text="<s>" if masked else None))
     schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
     start, dataset = at_sample_40(schedule, tmp_path)
     start.tell(dataset, said.append)
     text = " ".join(said)
     assert "data from sample 0, because the start checkpoint was trained with another data.packing" in text
     assert f"to keep it, set data.document_mask={str(masked).lower()}" in text
+    assert ("begins with <s>, and those of the dataset with nothing; to keep it, set data.begin" in text) is masked

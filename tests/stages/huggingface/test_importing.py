@@ -209,7 +209,7 @@ def truncate(folder: Path) -> None:
         ({"intermediate_size": 65}, "gate_proj.weight has shape [64, 32], not [65, 32]"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json is not a JSON file"),
         (lambda folder: (folder / "config.json").unlink(), "is not a folder with a config.json"),
-        (lambda folder: (folder / "model.safetensors.index.json").unlink(), "has a config.json but no weights"),
+        (lambda folder: (folder / "model.safetensors.index.json").unlink(), "save_pretrained(FOLDER), and import"),
         (lambda folder: min(folder.glob("*.safetensors")).unlink(), "00001-of-00005.safetensors cannot be opened"),
         (truncate, "00005-of-00005.safetensors cannot be opened"),
         (weights(lambda state: state.pop(min(state))), "is missing"),
