@@ -170,7 +170,7 @@ class ImageInput(Strict):
     """Height and width of an image."""
     patch: Annotated[PositiveInt, example(16, "pixels")]
     """Height and width of a patch, which divide those of the image."""
-    channels: Annotated[PositiveInt, example(1, "channels")] = 3
+    channels: Annotated[Literal[1, 3], example(1, "channels")] = 3
     """Channels of an image: 3 are red, green and blue, 1 is its brightness."""
     pooling: Annotated[Literal["class_token", "mean"], example("mean")] = "class_token"
     """What the head reads of the final norm's output: that of the class token, a learned data token before the patches,
