@@ -16,6 +16,9 @@ float32), a that of an element of token-token attention (on a CPU 4, else b):
 | decoder with F units: inputs and outputs of the activation | 2 b F, 4 b F with `swiglu` |
 | decoder: a joined copy of every matrix that has several generations, once and not for each token | b N D |
 
+An image besides takes its pixels in float32 and the patches cut from them, (4 + b) C P^2 a patch, and float32 numbers
+for each class: its target and its log-probability.
+
 Temporary tensors are counted at their two peaks: in the loss, and in the backward pass of the widest layer: 3 b N for
 the N parameter tokens of that layer, b F for an FFN, and the gradient of the residual stream, b D. With activation
 checkpointing (model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during the
@@ -83,7 +86,13 @@ class ActivationMemory:
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         b, width, num_tokens = self._element, self._config.hidden_size, micro_batch_size * sequence_length
-        end = self._norm()
+        end, outside, at_loss = self._norm(), 2 * INT64 * num_tokens, self._loss(num_tokens)
+        head = b * self._config.vocab_size * width  # its gradient stays alive until the end of the backward pass
+        if image := self._config.image:
+            end -= b * width * (image.pooling == "mean")
+            classes = FLOAT32 * micro_batch_size * self._config.vocab_size
+            outside = (FLOAT32 + b) * micro_batch_size * image.num_patches * image.patch_values + 2 * classes
+            head, at_loss = 0, 2 * classes
         saved, again = num_tokens * sum(self._segments) + sum(self._joined), 0
         if self._recompute_every:
             saved = num_tokens * len(self._segments) * b * width
@@ -92,10 +101,9 @@ class ActivationMemory:
         widest = max((max(widths) for widths in self._widths), default=0)
         peak = b * (widest if isinstance(self._config, DecoderConfig) else 3 * widest) + b * width
         mask = 0 if self._config.document_end_id is None else num_tokens * sequence_length * self._attention_element
-        head = b * self._config.vocab_size * width  # its gradient stays alive until the end of the backward pass
         return PassMemory(
-            activations=saved + num_tokens * (end + 2 * INT64) + head + mask,
-            at_loss=self._loss(num_tokens) - head,
+            activations=saved + num_tokens * end + outside + head + mask,
+            at_loss=at_loss - head,
             in_blocks=again + num_tokens * (peak - end) + _joined(self._config) * b,
         )
 
@@ -108,7 +116,11 @@ class ActivationMemory:
         width = max(config.hidden_size, config.num_heads * config.head_width)
         inside = (6 * width + 2 * widest) if is_decoder else (8 * width + widest)
         mask = 0 if config.document_end_id is None else num_tokens * sequence_length
-        return FLOAT32 * max(2 * logits, num_tokens * inside + mask + _joined(config))
+        in_blocks = num_tokens * inside + mask + _joined(config)
+        if image := config.image:
+            pixels = micro_batch_size * image.num_patches * image.patch_values
+            return FLOAT32 * (pixels + max(pixels + 2 * num_tokens * config.hidden_size, in_blocks))
+        return FLOAT32 * max(2 * logits, in_blocks)
 
     def _block(self, inner: int) -> int:
         """Bytes that a block saves per data token, with `inner` scores or units of the FFN."""

@@ -18,10 +18,13 @@ from model.config import ImageInput, RotaryScaling, TokenformerConfig
 from model.errors import UserError
 from model.flops import forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.initialization import build_model
+from model.memory import ActivationMemory
 from model.parameter_groups import parameter_groups
+from model.policy import grow_config
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
 from tests.model.growths import small_config, small_decoder
 from tests.model.test_decoder import random_model
+from tests.model.test_memory import DTYPES, peaks, saved_bytes
 
 SHAPE = {"vocab_size": 5, "hidden_size": 16, "num_heads": 2}
 
@@ -203,6 +206,22 @@ def test_flops_are_those_that_torch_counts(model, recompute_every):
         (training_flops_per_token(config, attended).total + again, training),
     ):
         assert round(expected * data_tokens) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+@pytest.mark.parametrize("patch", [4, 8])
+@pytest.mark.parametrize("build", [tokenformer, vit])
+def test_activation_memory_is_within_15_percent_of_the_measured_one(build, patch, pooling, precision):
+    small = build(size=32, patch=patch, pooling=pooling)
+    config = grow_config(small, **({"attention_tokens": 40} if build is tokenformer else {"ffn_tokens": 50}))
+    length = config.image.sequence_length
+    memory = ActivationMemory(config, precision, "cpu").of(2, length)
+    assert memory.activations == pytest.approx(saved_bytes(config, 2, length, DTYPES[precision]), rel=0.06)
+    training, forward = peaks(config, precision, length)
+    assert memory.activations + max(memory.at_loss, memory.in_blocks) == pytest.approx(training, rel=0.15)
+    if precision == "fp32":
+        assert ActivationMemory(config, precision, "cpu").evaluation(2, length) == pytest.approx(forward, rel=0.15)
 
 
 @pytest.mark.parametrize(

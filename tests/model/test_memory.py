@@ -49,18 +49,27 @@ PEAKS: dict[str, Config] = {
 in_both_precisions = pytest.mark.parametrize("precision", ["bf16", "fp32"])
 
 
+def batch_of(config: Config, batch: int, length: int, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and their targets, or images and the probabilities of their classes."""
+    if config.image is None:
+        ids, targets = (torch.randint(0, config.vocab_size, (batch, length), device=device) for _ in range(2))
+        return ids, targets
+    size = config.image.size
+    return torch.randn(batch, config.image.channels, size, size), torch.randn(batch, config.vocab_size).softmax(-1)
+
+
 def saved_bytes(
     config: Config, batch: int, length: int, dtype: torch.dtype, device: str = "cpu", every: int | None = None
 ) -> int:
     """Bytes that autograd saves in a forward pass, each storage counted once, without parameters and single numbers.
 
-    The targets, which are alive but not saved, count too.
+    Inputs and targets count even if they are alive but not saved.
     """
     model = build_model(config, seed=0, device=device).to(dtype)
     model.recompute_every = every
-    ids, targets = (torch.randint(0, config.vocab_size, (batch, length), device=device) for _ in range(2))
+    inputs, targets = batch_of(config, batch, length, device)
     parameters = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    storages = {}
+    storages = {each.untyped_storage()._cdata: each.untyped_storage() for each in (inputs, targets)}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -69,8 +78,8 @@ def saved_bytes(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(ids, targets)
-    return sum(storage.nbytes() for storage in storages.values()) + targets.nbytes
+        model(inputs, targets)
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 @in_both_precisions
@@ -109,16 +118,16 @@ def peaks(config: Config, precision: str, length: int = 64) -> tuple[int, int]:
     Parameters, existing gradients and their transposes do not count.
     """
     model = build_model(config, seed=0).to(DTYPES[precision])
-    ids = torch.randint(0, config.vocab_size, (2, length))
-    known = [ids, *model.parameters()]
+    inputs, targets = batch_of(config, 2, length)
+    known = [inputs, targets, *model.parameters()]
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
         known.append(parameter.grad)
     with MemoryTracking(known) as training:
-        held = training.live - 2 * ids.nbytes  # the formula counts both inputs, here they are one
-        model(ids, ids).backward()
+        held = training.live - inputs.nbytes - targets.nbytes
+        model(inputs, targets).backward()
     with MemoryTracking(known) as forward, torch.no_grad():
-        model(ids, ids)
+        model(inputs, targets)
     return training.peak - held, forward.peak - held
 
 
