@@ -16,7 +16,7 @@ from torch import Tensor
 from model.decoder_config import DecoderConfig
 from model.depth import WRITES_RESIDUAL
 from model.initialization import generator_of
-from model.parameter_names import EMBEDDING, FINAL_NORM, HEAD, PartName
+from model.parameter_names import EMBEDDING, FINAL_NORM, HEAD, HEAD_BIAS, POSITIONS, PartName
 
 
 def widened(name: str, value: Tensor, config: DecoderConfig, factor: int, noise: float = 0.0, seed: int = 0) -> Tensor:
@@ -28,12 +28,16 @@ def widened(name: str, value: Tensor, config: DecoderConfig, factor: int, noise:
     except the embedding and the head. Without noise, the copies of a unit get equal gradients; there is no dropout, so
     only rounding makes them diverge. `seed` determines what is drawn.
     """
-    if name in (EMBEDDING, HEAD):
+    if name == EMBEDDING and config.image:
+        return value.repeat(factor, 1)
+    if name == HEAD_BIAS:
+        return value.clone()
+    if name in (EMBEDDING, POSITIONS, HEAD):
         return value.repeat(1, factor) / (factor if name == HEAD else 1)
     part = PartName.parse(name)
     if part is None:
-        assert name.startswith(FINAL_NORM)
-        return value.repeat(factor) / (factor if config.tie_embeddings else 1)
+        tied_norm = config.tie_embeddings and name.startswith(FINAL_NORM)
+        return value.repeat(factor) / (factor if tied_norm else 1)
     if value.ndim == 1:  # queries and keys are normalised head by head
         return value.clone() if part.part in ("query_norm", "key_norm") else value.repeat(factor)
     tiled_ND = value.repeat(factor, factor) / factor

@@ -15,15 +15,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ImageInput, RotaryScaling, TokenformerConfig
+from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.flops import forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
+from model.growth import grow_model
 from model.initialization import build_model
 from model.memory import ActivationMemory
 from model.parameter_groups import parameter_groups
-from model.policy import grow_config
+from model.policy import GrowthPolicy, grow_config, ramp_config
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
 from tests.model.growths import small_config, small_decoder
-from tests.model.test_decoder import random_model
+from tests.model.test_decoder import random_model, wide
 from tests.model.test_memory import DTYPES, peaks, saved_bytes
 
 SHAPE = {"vocab_size": 5, "hidden_size": 16, "num_heads": 2}
@@ -191,6 +193,45 @@ def test_a_configuration_of_images_has_the_built_models_parameters_and_survives_
         assert drawn[name].std().item() == pytest.approx(0.02, rel=0.5)
 
 
+def test_growth_in_tokens_heads_layers_and_width_preserves_the_logits_and_trains_what_it_adds(model):
+    before = model(PIXELS)
+    is_decoder = isinstance(model.config, DecoderConfig)
+    tokens = {"ffn_tokens": 5, "heads": 2} if is_decoder else {"attention_tokens": 4, "ffn_tokens": 5}
+    for growth in (tokens, {"new_layers": 2, "policy": GrowthPolicy(depth="interleave")}, tokens | {"new_layers": 1}):
+        model = grow_model(model, seed=1, **growth)
+        torch.testing.assert_close(model(PIXELS), before, rtol=0, atol=1e-12)
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == parameter_shapes(model.config)
+    if is_decoder:
+        torch.testing.assert_close(wide(model, 2)(PIXELS), before, rtol=0, atol=1e-12)
+    else:
+        model.set_scales(ramp_config(model.config, 0.5))
+        assert not torch.allclose(model(PIXELS), before, atol=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(PIXELS, CLASSES).backward()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.any() or ".key.bias." in name, name  # the softmax does not see a key's bias
+
+
+def test_targets_are_classes_or_probabilities_in_any_precision(model):
+    loss, logits = model(PIXELS, CLASSES), model(PIXELS)
+    certain = F.one_hot(CLASSES, 5).float()
+    torch.testing.assert_close(loss, -logits.log_softmax(-1)[range(3), CLASSES].mean())
+    torch.testing.assert_close(model(PIXELS, certain), loss)
+    mixed = 0.3 * certain + 0.7 * certain.roll(1, 0)
+    torch.testing.assert_close(model(PIXELS, mixed), 0.3 * loss + 0.7 * model(PIXELS, CLASSES.roll(1)))
+    smooth = F.cross_entropy(logits, CLASSES, label_smoothing=0.1)
+    torch.testing.assert_close(model(PIXELS, 0.9 * certain.double() + 0.1 / 5), smooth)
+    model.bfloat16()
+    assert model(PIXELS.float()).dtype == torch.bfloat16
+    for targets in (CLASSES, certain):
+        rounded = model(PIXELS.float(), targets)
+        assert rounded.dtype == torch.float32
+        assert rounded.item() == pytest.approx(loss.item(), rel=0.05)
+
+
 @pytest.mark.parametrize("recompute_every", [None, 1])
 def test_flops_are_those_that_torch_counts(model, recompute_every):
     config, data_tokens = model.config, len(PIXELS) * model.config.image.sequence_length
@@ -211,10 +252,9 @@ def test_flops_are_those_that_torch_counts(model, recompute_every):
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
 @pytest.mark.parametrize("patch", [4, 8])
-@pytest.mark.parametrize("build", [tokenformer, vit])
-def test_activation_memory_is_within_15_percent_of_the_measured_one(build, patch, pooling, precision):
-    small = build(size=32, patch=patch, pooling=pooling)
-    config = grow_config(small, **({"attention_tokens": 40} if build is tokenformer else {"ffn_tokens": 50}))
+@pytest.mark.parametrize(("build", "added"), [(tokenformer, {"attention_tokens": 40}), (vit, {"ffn_tokens": 50})])
+def test_activation_memory_is_within_15_percent_of_the_measured_one(build, added, patch, pooling, precision):
+    config = grow_config(build(size=32, patch=patch, pooling=pooling), **added)
     length = config.image.sequence_length
     memory = ActivationMemory(config, precision, "cpu").of(2, length)
     assert memory.activations == pytest.approx(saved_bytes(config, 2, length, DTYPES[precision]), rel=0.06)
