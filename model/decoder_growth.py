@@ -7,7 +7,7 @@ residual stream is zero at first, so the function stays. Widening repeats the mo
 """
 
 from model.decoder_config import DecoderBlockConfig, DecoderConfig, Rows
-from model.depth import COPYING, Depth, with_blocks, wrong_number_of_copies
+from model.depth import COPYING, COPYING_JUMPS, Depth, with_blocks, wrong_number_of_copies
 from model.errors import UserError
 
 
@@ -39,9 +39,7 @@ def grown_decoder(
     if wrong := wrong_number_of_copies(depth, config.num_layers, new_layers) if new_layers else None:
         raise UserError(wrong)
     if depth in COPYING and new_layers and not allow_jump:
-        raise UserError(
-            f"depth {depth!r} changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
-        )
+        raise UserError(f"depth {depth!r} {COPYING_JUMPS}")
     if depth in COPYING and new_layers and (ffn_tokens or heads):
         raise UserError(f"depth {depth!r} cannot add to layers in the same growth; add to them in another growth")
     number, groups = config.newest_generation + 1, heads // config.group_size

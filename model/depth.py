@@ -27,7 +27,10 @@ Depth = Literal["append", "interleave", Copying]
 """Where growth in depth puts new blocks, and whether they are copies."""
 
 COPYING: tuple[Copying, ...] = get_args(Copying)
-"""Growths in depth whose new blocks are copies of old ones. They change the function."""
+"""Growths in depth whose new blocks are copies of old ones."""
+
+COPYING_JUMPS = "changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
+"""What a message says of them."""
 
 WRITES_RESIDUAL = ("projection", "ffn", "down")
 """The parts of a block whose output is added to the residual stream. Their values or weights are zero in a new block.

@@ -26,7 +26,7 @@ from model.config import (
 )
 from model.decoder_config import DecoderConfig
 from model.decoder_growth import grown_decoder, shrunk_decoder, widened_decoder
-from model.depth import COPYING, Depth, deepened, each_once
+from model.depth import COPYING, COPYING_JUMPS, Depth, deepened, each_once
 from model.errors import UserError
 from model.shapes import ModelConfig
 from model.strict import Strict, example
@@ -55,7 +55,6 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 }
 """Policies by name: growctl's default, the official code's (arXiv 2410.23168), and the one that the paper's appendix
 proves exact."""
-
 
 EXACT_TAUS: dict[Init, tuple[TauPolicy, ...]] = {
     "random": ("ramp",),
@@ -117,14 +116,9 @@ def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float = 0.0) -> 
 
 
 def rejection_reason(
-    policy: GrowthPolicy,
-    score_function: ScoreFunction,
-    *,
-    published: bool = True,
-    adds_tokens: bool = True,
-    adds_layers: bool = False,
+    config: TokenformerConfig, policy: GrowthPolicy, *, adds_tokens: bool = True, adds_layers: bool = False
 ) -> str | None:
-    """Why growctl rejects growth under `policy`, or None. `published`: `is_published` of the model that grows.
+    """Why growctl rejects growth of `config` under `policy`, or None.
 
     `adds_tokens`: to old layers. A growth in depth alone has no new tokens that `init` and `tau` apply to.
     """
@@ -133,21 +127,18 @@ def rejection_reason(
     copies_layers = adds_layers and policy.depth in COPYING
     if copies_layers and adds_tokens:
         return f"depth {policy.depth!r} cannot add tokens to layers in the same growth; add them in another growth"
-    if adds_tokens and score_function == "softmax" and _from_zero_scores(policy):
+    if adds_tokens and _is_from_zero_scores(config, policy):
         return (
             f"init {policy.init!r} with tau {policy.tau!r} starts from zero scores, which score_function 'softmax' "
             f"turns into exp(0) = 1; use {_exact('zero-value')}, or {_exact('copy')}"
         )
-    if policy.allow_jump or preserves(
-        policy, score_function, published=published, adds_tokens=adds_tokens, adds_layers=adds_layers
-    ):
+    if policy.allow_jump or preserves(config, policy, adds_tokens=adds_tokens, adds_layers=adds_layers):
         return None
     if copies_layers:
-        return (
-            f"depth {policy.depth!r} changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
-        )
+        return f"depth {policy.depth!r} {COPYING_JUMPS}"
     with_noise = f" and copy_noise {policy.copy_noise:g}" if policy.copy_noise else ""
-    why = "" if published or policy.init != "copy" else ", because tau is not sqrt(n) or not shared by all tokens"
+    off_formula = policy.init == "copy" and not is_published(config)
+    why = ", because tau is not sqrt(n) or not shared by all tokens" if off_formula else ""
     return (
         f"init {policy.init!r} with tau {policy.tau!r}{with_noise} changes the function{why}; that needs allow_jump. "
         f"These preserve it: {'; '.join(map(_exact, EXACT_TAUS))}"
@@ -155,28 +146,23 @@ def rejection_reason(
 
 
 def preserves(
-    policy: GrowthPolicy,
-    score_function: ScoreFunction,
-    *,
-    published: bool = True,
-    adds_tokens: bool = True,
-    adds_layers: bool = False,
+    config: ModelConfig, policy: GrowthPolicy, *, adds_tokens: bool = True, adds_layers: bool = False
 ) -> bool:
-    """Whether the grown model computes the same function, up to floating-point rounding.
+    """Whether a growth of `config` computes the same function, up to floating-point rounding.
 
-    `published` only matters for copies: their norm and the recomputed tau grow by the same factor only if tau was
-    sqrt(n) before.
+    The norm of copies and the recomputed tau grow by the same factor only if tau was sqrt(n) before.
     """
     if adds_layers and policy.depth in COPYING:
         return False
-    if not adds_tokens:
+    if not adds_tokens or isinstance(config, DecoderConfig):
         return True
-    exact = policy.tau in EXACT_TAUS[policy.init] and not (score_function == "softmax" and _from_zero_scores(policy))
-    return exact and (policy.init != "copy" or (published and policy.copy_noise == 0))
+    if policy.init == "copy" and (policy.copy_noise or not is_published(config)):
+        return False
+    return policy.tau in EXACT_TAUS[policy.init] and not _is_from_zero_scores(config, policy)
 
 
-def _from_zero_scores(policy: GrowthPolicy) -> bool:
-    return policy.tau == "ramp" or policy.init == "zero-key"
+def _is_from_zero_scores(config: TokenformerConfig, policy: GrowthPolicy) -> bool:
+    return config.score_function == "softmax" and (policy.tau == "ramp" or policy.init == "zero-key")
 
 
 def _exact(init: Init) -> str:
@@ -192,9 +178,10 @@ def is_published(config: TokenformerConfig) -> bool:
     )
 
 
-def has_unfinished_ramps(config: TokenformerConfig) -> bool:
-    """Whether the keys of a generation have not reached their full weight yet."""
-    return any(g.key_ramp < 1 for pattention in _pattentions(config) for g in pattention.generations)
+def has_unfinished_ramps(config: ModelConfig) -> bool:
+    """Whether the keys of a generation have not reached their full weight yet. A decoder has no ramps."""
+    pattentions = _pattentions(config) if isinstance(config, TokenformerConfig) else ()
+    return any(g.key_ramp < 1 for pattention in pattentions for g in pattention.generations)
 
 
 def grow_config(
@@ -242,13 +229,8 @@ def grow_config(
         ffn_tokens = ffn_tokens_in_proportion(config, attention_tokens)
     attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
     adds_tokens = any((*attention, *ffn))
-    if reason := rejection_reason(
-        policy,
-        config.score_function,
-        published=is_published(config),
-        adds_tokens=adds_tokens or not new_layers,
-        adds_layers=new_layers > 0,
-    ):
+    is_of_tokens = adds_tokens or not new_layers
+    if reason := rejection_reason(config, policy, adds_tokens=is_of_tokens, adds_layers=new_layers > 0):
         raise UserError(reason)
     if min((*attention, *ffn, new_layers)) < 0 or not (adds_tokens or new_layers):
         raise UserError(
@@ -261,9 +243,8 @@ def grow_config(
 
     def grown(block: BlockConfig, attention_tokens: int, ffn_tokens: int) -> BlockConfig:
         added = dict.fromkeys(PATTENTIONS, attention_tokens) | {"ffn": ffn_tokens}
-        pattentions = block.pattentions().items()
-        parts = {name: _grown(p, added[name], number, policy, score_function) for name, p in pattentions}
-        return BlockConfig(**parts)
+        parts = block.pattentions().items()
+        return BlockConfig(**{name: _grown(p, added[name], number, policy, score_function) for name, p in parts})
 
     if adds_tokens:
         layers = zip(config.blocks, attention, ffn, strict=True)

@@ -17,7 +17,6 @@ from typing import Any
 from growctl.ladder.sizes import Growth, attending, stage_models
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
-from model.config import TokenformerConfig
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
 from model.shapes import ModelConfig, num_parameters
@@ -150,7 +149,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 own_evaluation_flops_per_token=own_flops if batch.sequence_length != measured_at else None,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=growth.rules(newest + only_widened, num_steps) if grown.tau else (),
-                ramp_steps=ramp if _has_unfinished_ramps(grown.initial) else 0,
+                ramp_steps=ramp if has_unfinished_ramps(grown.initial) else 0,
                 anneal_steps=anneal if grown.tau == "anneal" else None,
                 growth=grown.growth,
                 is_grown=grown.is_grown,
@@ -158,10 +157,6 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
             )
         )
     return plans
-
-
-def _has_unfinished_ramps(model: ModelConfig) -> bool:
-    return isinstance(model, TokenformerConfig) and has_unfinished_ramps(model)
 
 
 def total_flops(plans: list[StagePlan]) -> Flops:

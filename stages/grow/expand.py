@@ -14,13 +14,11 @@ from torch import Tensor
 
 from model.decoder_config import DecoderConfig
 from model.decoder_growth import widened_decoder
-from model.depth import COPYING
 from model.growth import draw_added, root_mean_square
 from model.policy import (
     GrowthPolicy,
     ffn_tokens_in_proportion,
     grow_config,
-    is_published,
     one_if_equal,
     preserves,
     shrink_config,
@@ -116,7 +114,7 @@ def expand(
             ],
             widen=widen,
             **own,
-            preserves=_preserves(parent.model, policy, any((*attention, *ffn)), new_layers > 0),
+            preserves=preserves(parent.model, policy, adds_tokens=any((*attention, *ffn)), adds_layers=new_layers > 0),
             seed=seed,
         )
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
@@ -127,15 +125,6 @@ def expand(
         }
         group_steps = parent.group_steps if policy.moments == "keep" and not is_widened else {}
         return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
-
-
-def _preserves(old: ModelConfig, policy: GrowthPolicy, adds_tokens: bool, adds_layers: bool) -> bool:
-    """Whether a growth of `old` computes the same function, up to rounding."""
-    if isinstance(old, DecoderConfig):
-        return not (adds_layers and policy.depth in COPYING)
-    return preserves(
-        policy, old.score_function, published=is_published(old), adds_tokens=adds_tokens, adds_layers=adds_layers
-    )
 
 
 def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:

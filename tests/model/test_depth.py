@@ -185,13 +185,14 @@ def test_copies_of_blocks_keep_a_frozen_tau():
 
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
 def test_no_rule_about_new_tokens_applies_to_a_growth_in_depth_alone(score_function):
+    config = small_config(score_function=score_function)
     for policy in (GrowthPolicy(), GrowthPolicy(tau="recompute"), COPY):
-        assert deeper(small_config(score_function=score_function), 1, policy=policy).num_layers == 3
-        assert preserves(policy, score_function, adds_tokens=False, adds_layers=True)
-        assert rejection_reason(policy, score_function, adds_tokens=False, adds_layers=True) is None
+        assert deeper(config, 1, policy=policy).num_layers == 3
+        assert preserves(config, policy, adds_tokens=False, adds_layers=True)
+        assert rejection_reason(config, policy, adds_tokens=False, adds_layers=True) is None
     for policy in (STACK, MIDDLE):
-        assert not preserves(policy, score_function, adds_tokens=False, adds_layers=True)
-        assert preserves(policy, "l2_norm_gelu")  # without new layers
+        assert not preserves(config, policy, adds_tokens=False, adds_layers=True)
+        assert preserves(small_config(), policy)  # without new layers
 
 
 @settings(max_examples=40)

@@ -55,15 +55,18 @@ def test_a_policy_is_invalid_rejected_or_exact_as_the_tables_say(init, tau):
             allowed(init, tau)
         return
     for score_function, noise, jump, published in product(SCORE_FUNCTIONS, (0.0, 0.1), (False, True), (False, True)):
+        config = small_config(score_function=score_function)
         if noise and init != "copy":
-            reason = rejection_reason(allowed(init, tau, copy_noise=noise), score_function)
+            reason = rejection_reason(config, allowed(init, tau, copy_noise=noise))
             assert reason == f"copy_noise 0.1 needs init 'copy', not '{init}'"
             continue
         policy = GrowthPolicy(init=init, tau=tau, copy_noise=noise, allow_jump=jump)
         never = score_function == "softmax" and (init, tau) in NEVER_SOFTMAX
         exact = not never and (init, tau) in EXACT and not noise and (published or init != "copy")
-        assert preserves(policy, score_function, published=published) is exact
-        reason = rejection_reason(policy, score_function, published=published)
+        if not published:
+            config = grow_config(config, attention_tokens=4, policy=allowed("zero-value", "per-generation"))
+        assert preserves(config, policy) is exact
+        reason = rejection_reason(config, policy)
         assert (reason is None) is (not never and (exact or jump))
         if reason:
             why = "exp(0) = 1; use init 'zero-value' with tau 'per-generation', or" if never else "needs allow_jump"
