@@ -89,7 +89,6 @@ class ActivationMemory:
         end, outside, at_loss = self._norm(), 2 * INT64 * num_tokens, self._loss(num_tokens)
         head = b * self._config.vocab_size * width  # its gradient stays alive until the end of the backward pass
         if image := self._config.image:
-            end -= b * width * (image.pooling == "mean")
             classes = FLOAT32 * micro_batch_size * self._config.vocab_size
             outside = (FLOAT32 + b) * micro_batch_size * image.num_patches * image.patch_values + 2 * classes
             head, at_loss = 0, 2 * classes
