@@ -13,7 +13,7 @@ from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages, stage_positions
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.blocks import Schedule, longest_context
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import prepared_data
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
@@ -100,7 +100,7 @@ def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, inde
         from growctl.run.start import Start  # slow
 
         begin = Start(schedule, schedule.base, runs_dir).position(manifest)[0]
-    plans, longest = plan_stages(schedule), longest_context(schedule)
+    plans, longest = plan_stages(schedule), schedule.longest_context
     positions = stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], begin)
     spans = mixture_spans(schedule, positions, schedule.base.mixture if schedule.base and begin else ())
     data = schedule.data

@@ -9,31 +9,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from growctl.ladder.conditions import model_shape
 from growctl.ladder.controls import of_depth, plan_controls
-from growctl.ladder.sizes import StageModels, growth_of, num_layers, stage_models, tokens_so_far
-from growctl.ladder.stage_plans import (
-    finished_models,
-    has_decayed,
-    plan_stages,
-    reason_not_to_release,
-    stage_steps,
-    stage_weights,
-    step_costs,
-)
+from growctl.ladder.sizes import Growth, StageModels, growth_of, num_layers, stage_models, tokens_so_far
+from growctl.ladder.stage_plans import finished_models, plan_stages, stage_steps, step_costs
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
-from growctl.schedule.blocks import (
-    DECODER_KEYS,
-    SHARED_KEYS,
-    Schedule,
-    batch_key,
-    contexts,
-    longest_context,
-    stage_batch,
-)
+from growctl.schedule.blocks import DECODER_KEYS, SHARED_KEYS, Schedule
 from growctl.schedule.errors import problem_line
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
-from model.config import TokenformerConfig
+from model.config import PATTENTIONS, TokenformerConfig
 from model.errors import UserError
 from model.policy import invalid_combination
 from stages.data.spec import SourceSpec
@@ -42,20 +27,20 @@ Row = tuple[str, object, str]
 """A dotted path, whether its value is wrong, and what is allowed there."""
 
 _OF_A_SOURCE = [f"data.{key}" for key in (*SourceSpec.model_fields, "approximate_tokens") if key != "source"]
+_OF_A_DECODER = [f"model.{key}" for key in ("ffn_tokens", *DECODER_KEYS)]
 _KEYS_OF_A_CHOICE = (
     ("data.mixture", "", ("data.when_exhausted", "stages.N.mixture")),
     ("data.source", "", _OF_A_SOURCE),
-    ("model.family", "decoder", [f"model.{key}" for key in ("ffn_tokens", *DECODER_KEYS)]),
-    ("model.family", "decoder", ("stages.N.hidden_size", "stages.N.num_heads")),
+    ("model.family", "decoder", ("stages.N.hidden_size", "stages.N.num_heads", *_OF_A_DECODER)),
     ("model.family", "tokenformer", ("model.score_function", "stages.N.attention_tokens", "stages.N.layers")),
+    ("model.rotary_scaling.kind", "llama3", [f"model.rotary_scaling.{key}" for key in ("low_turns", "high_turns")]),
     ("optimizer.name", "muon", ("optimizer.muon_lr_scale", "optimizer.momentum")),
     ("growth.when", "slope", ("growth.slope",)),
 )
 """The path of a choice, its value (empty: any), and the keys that only mean something with it."""
 _OF_A_START = ("family", "num_layers", *SHARED_KEYS)
 """Keys of `model` that must be those of the start checkpoint."""
-_ROUNDING = 1e-9
-"""More than the rounding of shares such as 1 - 0.8, relative to a budget."""
+_OF_OLD_TOKENS = ("growth.old_tokens", "growth.lr_scale", "growth.weight_decay", "growth.rewarmup.of")
 _NAME_TAKEN = "another one has that name; each needs its own"
 
 
@@ -64,7 +49,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
     for tables in _TABLES:
         rows = [row for table in tables for row in table(schedule)]
         if lines := [_line(schedule, path, allowed) for path, is_wrong, allowed in rows if is_wrong]:
-            return lines
+            return list(dict.fromkeys(lines))
     return []
 
 
@@ -89,12 +74,12 @@ def check_controls(schedule: Schedule) -> list[str]:
 def _line(schedule: Schedule, path: str, allowed: str) -> str:
     value = _at(schedule, path)
     is_shown = value is not None and not isinstance(value, BaseModel)
-    return problem_line([path] if path else [], value if is_shown else ..., allowed)
+    return problem_line([path], value if is_shown else ..., allowed)
 
 
 def _at(block: Any, path: str) -> Any:
     """The value at a dotted path; None if there is none."""
-    for key in path.split(".") if path else ():
+    for key in path.split("."):
         if isinstance(block, Mapping):
             block = block.get(key)
         else:
@@ -102,30 +87,31 @@ def _at(block: Any, path: str) -> Any:
     return block
 
 
+def _is_set(schedule: Schedule, path: str) -> bool:
+    """Whether the key at a dotted path has another value than its default."""
+    block, _, key = path.rpartition(".")
+    return bool(_at(schedule, path) != type(_at(schedule, block)).model_fields[key].default)
+
+
 def _choices(schedule: Schedule) -> Iterator[Row]:
     """Keys of a choice that the schedule does not make."""
     for choice, wanted, keys in _KEYS_OF_A_CHOICE:
         value = _at(schedule, choice)
-        if value == wanted if wanted else value:
+        if value in (wanted, None) if wanted else value:
             continue
-        for path in dict.fromkeys(key.replace("N", str(i)) for key in keys for i in range(len(schedule.stages))):
-            block, _, key = path.rpartition(".")
-            is_set = _at(schedule, path) != type(_at(schedule, block)).model_fields[key].default
-            yield path, is_set, f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
+        for path in (key.replace("N", str(i)) for key in keys for i in range(len(schedule.stages))):
+            yield path, _is_set(schedule, path), f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
 
 
 def _start(schedule: Schedule) -> Iterator[Row]:
-    if schedule.start is None:
-        return
-    base, block = schedule.start.base, schedule.model
-    yield "start.base", base is None, "is missing; growctl writes it when it loads a schedule from a file"
+    base, block, lacks_base = schedule.base, schedule.model, schedule.start and not schedule.base
+    yield "start.base", lacks_base, "is missing; growctl writes it when it loads a schedule from a file"
     if base is None:
         return
     model, of_base = base.model, f"as in the start checkpoint {base.path}"
-    own: tuple[str, ...] = ("score_function",) if isinstance(model, TokenformerConfig) else DECODER_KEYS
-    if block.ffn_tokens and not isinstance(model, TokenformerConfig):
-        own += ("ffn_tokens",)
-    defaults = {"num_kv_heads": block.num_heads, "head_width": block.hidden_size // block.num_heads}
+    own: tuple[str, ...] = ("score_function",) if model.family == "tokenformer" else ("ffn_tokens", *DECODER_KEYS)
+    defaults: dict[str, Any] = {"num_kv_heads": block.num_heads, "head_width": block.hidden_size // block.num_heads}
+    defaults["ffn_tokens"] = block.ffn_tokens or getattr(model, "ffn_tokens", None)
     given = {key: getattr(block, key) for key in _OF_A_START + own} | defaults | block.shared()
     for key in _OF_A_START + (own if block.family == model.family else ()):
         advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" else ""
@@ -134,10 +120,9 @@ def _start(schedule: Schedule) -> Iterator[Row]:
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     entries = block.vocab_size or schedule.data.num_tokens
     yield key, entries not in (None, model.vocab_size), f"must be {model.vocab_size}, {of_base}"
-    if not isinstance(model, TokenformerConfig):
-        return
-    attention = [[part for name, part in block.pattentions().items() if name != "ffn"] for block in model.blocks]
-    uneven = any(len({part.num_tokens for part in parts}) > 1 for parts in attention)
+    blocks = model.blocks if isinstance(model, TokenformerConfig) else ()
+    sizes = [{getattr(block, name).num_tokens for name in PATTENTIONS if name != "ffn"} for block in blocks]
+    uneven = any(len(of_a_block) > 1 for of_a_block in sizes)
     yield "start", uneven, f"Q, K, V and O differ in size in {base.path}; a schedule has one size for all"
 
 
@@ -174,22 +159,7 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     if scaling := model.rotary_scaling:
         falls = scaling.high_turns <= scaling.low_turns
         yield "model.rotary_scaling.high_turns", falls, f"must be above low_turns, {scaling.low_turns:g}"
-        turns = scaling.model_fields_set & {"low_turns", "high_turns"} if scaling.kind == "linear" else ()
-        for key in sorted(turns):
-            yield f"model.rotary_scaling.{key}", True, "is for kind llama3; leave it out"
         yield "model.rotary_scaling", not model.rotary_fraction, "has nothing to scale: model.rotary_fraction is 0"
-
-
-def _stages(schedule: Schedule) -> Iterator[Row]:
-    is_decoder, names = schedule.model.family == "decoder", [stage.name for stage in schedule.stages]
-    needs_layers = "must be 1 or more for a decoder"
-    yield "model.num_layers", is_decoder and schedule.model.num_layers == 0, needs_layers
-    for key in () if schedule.start else ("hidden_size", "num_heads"):
-        yield f"stages.0.{key}", getattr(schedule.stages[0], key), f"is for a growth; the first stage has model.{key}"
-    for index, stage in enumerate(schedule.stages):
-        here = f"stages.{index}"
-        yield f"{here}.name", stage.name in names[:index], _NAME_TAKEN
-        yield f"{here}.num_layers", is_decoder and stage.num_layers == 0, needs_layers
 
 
 def _budgets(schedule: Schedule) -> Iterator[Row]:
@@ -198,7 +168,7 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
     yield "training.ladder_flops", len(shared) > 1, "training has ladder_tokens too; drop one (as an override: ~KEY)"
     for index, stage in enumerate(schedule.stages):
         here, until = f"stages.{index}", stage.until
-        is_last, step = index + 1 == len(schedule.stages), stage_batch(schedule, index).tokens
+        is_last, step = index + 1 == len(schedule.stages), schedule.batch_of(index).tokens
         own = [key for key in ("train_tokens", "train_steps") if getattr(stage, key) is not None]
         yield here, len(own) == 2, f"has both train_tokens and train_steps; drop one (override: ~{here}.train_tokens)"
         if not shared:
@@ -215,35 +185,35 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
         before = max(before, end)
 
 
-def _sizes(schedule: Schedule) -> Iterator[Row]:
-    width = schedule.model.hidden_size
+def _stages(schedule: Schedule) -> Iterator[Row]:
+    width, is_decoder = schedule.model.hidden_size, schedule.model.family == "decoder"
+    names, needs_layers = [stage.name for stage in schedule.stages], "must be 1 or more for a decoder"
+    yield "model.num_layers", is_decoder and schedule.model.num_layers == 0, needs_layers
+    for key in () if schedule.start else ("hidden_size", "num_heads"):
+        yield f"stages.0.{key}", getattr(schedule.stages[0], key), f"is for a growth; the first stage has model.{key}"
     for index, stage in enumerate(schedule.stages):
-        allowed = f"must be a whole multiple of {width}, the width before"
-        yield f"stages.{index}.hidden_size", (stage.hidden_size or width) % width, allowed
-        width = stage.hidden_size or width
-        before, whose = num_layers(schedule, index - 1), "the stage before" if index else "the start checkpoint"
-        shrinks = stage.num_layers is not None and (index > 0 or schedule.base) and stage.num_layers < before
-        allowed = f"must be {before} or more, the depth of {whose}; a growth only adds"
-        yield f"stages.{index}.num_layers", shrinks, allowed
-        if schedule.model.family == "tokenformer" and (layers := stage.layers) is not None:
-            unknown = not layers or max(layers) >= before or len(set(layers)) < len(layers)
+        here, wider = f"stages.{index}", stage.hidden_size or width
+        yield f"{here}.name", stage.name in names[:index], _NAME_TAKEN
+        yield f"{here}.num_layers", is_decoder and stage.num_layers == 0, needs_layers
+        yield f"{here}.hidden_size", wider % width, f"must be a whole multiple of {width}, the width before"
+        width = wider
+        if not is_decoder and (layers := stage.layers) is not None:
+            before, grows = num_layers(schedule, index - 1), index > 0 or schedule.start is not None
             sizes = (stage.attention_tokens, stage.ffn_tokens)
-            is_first = index == 0 and not schedule.start
-            allowed = (
-                f"is for a growth of some of the {before} layers, counted from 0 and each once, to attention_tokens"
-            )
-            wrong = unknown or is_first or stage.num_layers is not None or sizes == (None, None)
-            yield f"stages.{index}.layers", wrong, f"{allowed} or ffn_tokens, without num_layers"
+            unknown = not layers or max(layers) >= before or len(set(layers)) < len(layers)
+            wrong = unknown or not grows or stage.num_layers is not None or sizes == (None, None)
+            what = f"some of the {before} layers, counted from 0 and each once, to attention_tokens or ffn_tokens"
+            yield f"{here}.layers", wrong, f"is for a growth of {what}, without num_layers"
     depths = [num_layers(schedule, index) for index in range(len(schedule.stages))]
     if any(depths) and not (schedule.base and num_layers(schedule, -1)):
         first = next(index for index, depth in enumerate(depths) if depth)
         needed = zip(("attention_tokens", "ffn_tokens"), tokens_so_far(schedule, first), strict=True)
-        for key, tokens in list(needed)[schedule.model.family == "decoder" :]:
+        for key, tokens in list(needed)[is_decoder:]:
             yield f"stages.{first}.{key}", not tokens, "is missing; the first stage with layers needs a number of them"
 
 
 def _batches(schedule: Schedule) -> Iterator[Row]:
-    training, longest = schedule.training, longest_context(schedule)
+    training, longest = schedule.training, schedule.longest_context
     usual = training.batch_size * training.sequence_length
     for index, stage in enumerate(schedule.stages):
         here, length = f"stages.{index}", stage.sequence_length or training.sequence_length
@@ -252,16 +222,11 @@ def _batches(schedule: Schedule) -> Iterator[Row]:
         yield f"{here}.sequence_length", uneven, allowed
         key = f"{here}.sequence_length" if stage.sequence_length else "training.sequence_length"
         yield key, longest % length, f"must divide the longest context of the ladder, {longest}"
-    several = schedule.data.packing == "best_fit" and len(contexts(schedule)) > 1
+        key, batch = schedule.batch_key(index), schedule.batch_of(index).batch_size
+        unsplit = not (uneven or longest % length) and batch % schedule.launch.least_micro_batch_size
+        yield "launch.micro_batch_size", unsplit, f"must divide the batch that {key} sets, {batch} sequences"
+    several = schedule.data.packing == "best_fit" and len(schedule.contexts) > 1
     yield "data.packing", several, "best_fit needs one sequence_length in all stages; use concatenate"
-
-
-def _micro_batch(schedule: Schedule) -> Iterator[Row]:
-    micro = schedule.launch.least_micro_batch_size
-    indices = range(len(schedule.stages))
-    batches = {batch_key(schedule, index): stage_batch(schedule, index).batch_size for index in reversed(indices)}
-    for key, batch in batches.items():
-        yield "launch.micro_batch_size", batch % micro, f"must divide the batch that {key} sets, {batch} sequences"
 
 
 def _training(schedule: Schedule) -> Iterator[Row]:
@@ -283,8 +248,7 @@ def _training(schedule: Schedule) -> Iterator[Row]:
 
 
 def _growth(schedule: Schedule) -> Iterator[Row]:
-    growth, rate = schedule.growth, schedule.learning_rate
-    ends_early = growth.when == "slope"
+    growth, rate, ends_early = schedule.growth, schedule.learning_rate, schedule.growth.when == "slope"
     if growth.preset != "custom" and (departures := growth.departures(growth.preset)):
         wanted = ", ".join(f"{key} = {value!r}" for key, value in departures.items())
         allowed = f"sets {wanted}; drop your values (as an override: ~growth.KEY), or set preset to custom"
@@ -304,16 +268,10 @@ def _decoder_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[R
     yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
     named = growth.preset in ("official", "paper-appendix")
     yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
-    for key, usual in (("init", "matched"), ("tau", "ramp")):
-        wrong = getattr(growth, key) != usual and not (named or growth.copy_noise)
-        yield f"growth.{key}", wrong, "is for a tokenformer; what is new in a decoder writes zeros"
-    for key, is_set in {
-        "old_tokens": growth.old_tokens != "train",
-        "lr_scale": growth.lr_scale,
-        "weight_decay": growth.weight_decay,
-        "rewarmup.of": growth.rewarmup.of != "all",
-    }.items():
-        yield f"growth.{key}", is_set and widens, "tells old from new; a decoder that grows in width has no old tokens"
+    for path in () if named or growth.copy_noise else ("growth.init", "growth.tau"):
+        yield path, _is_set(schedule, path), "is for a tokenformer; what is new in a decoder writes zeros"
+    for path in _OF_OLD_TOKENS if widens else ():
+        yield path, _is_set(schedule, path), "tells old from new; a decoder that grows in width has no old tokens"
 
 
 def _controls(schedule: Schedule) -> Iterator[Row]:
@@ -322,36 +280,28 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
     yield "name", unnamed, f"must be {NAME_ALLOWED}"
     needs = list(_needs_of_controls(schedule)) if kinds else []
     for index, control in enumerate(schedule.controls):
-        for kind, is_impossible, needed in needs:
-            yield f"controls.{index}.kind", kind == control.kind and is_impossible, f"needs {needed}"
-        twice = control.kind in kinds[:index]
-        yield f"controls.{index}.kind", twice, "is already in the list; give that entry all the budgets"
-        twice = len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets)
-        yield f"controls.{index}.budgets", twice, "lists a budget twice; each may occur once"
-        here, peaks = f"controls.{index}.peaks", {f"{peak:.3g}" for peak in control.peaks}
-        grows = control.kind in ("single-jump", "official-growth") and control.peaks != [1.0]
-        yield here, grows, f"is for controls that do not grow; {control.kind} has the ladder's rate, leave it out"
-        yield here, len(peaks) < len(control.peaks), "lists a peak twice (three digits count); each may occur once"
-        yield (
-            here,
-            1.0 not in control.peaks,
-            "must list 1, the ladder's own peak, so that tuning cannot weaken the control",
-        )
-        here, depths = f"controls.{index}.depths", {*control.depths}
-        yield here, bool(depths) and control.kind != "best-scratch", "is for best-scratch; leave it out"
-        yield here, len(depths) < len(control.depths), "lists a depth twice; each may occur once"
+        here, kind, depths = f"controls.{index}", control.kind, {*control.depths}
+        for of_kind, is_impossible, needed in needs:
+            yield f"{here}.kind", kind == of_kind and is_impossible, f"needs {needed}"
+        yield f"{here}.kind", kind in kinds[:index], "is already in the list; give that entry all the budgets"
+        for key, digits in (("budgets", 6), ("peaks", 3), ("depths", 4)):
+            values = [f"{value:.{digits}g}" for value in getattr(control, key)]
+            twice = next((value for value in values if values.count(value) > 1), "")
+            yield f"{here}.{key}", twice, f"lists {twice} twice ({digits} digits count); each may occur once"
+        grows = kind in ("single-jump", "official-growth") and control.peaks != [1.0]
+        yield f"{here}.peaks", grows, f"is for controls that do not grow; {kind} has the ladder's rate, leave it out"
+        yield f"{here}.peaks", 1.0 not in control.peaks, "must list 1, the ladder's own peak, or tuning could weaken it"
+        yield f"{here}.depths", depths and kind != "best-scratch", "is for best-scratch; leave it out"
         own = num_layers(schedule, len(schedule.stages) - 1)
-        yield here, own in depths, f"lists {own}, the last stage's own depth, which is trained anyway; leave it out"
+        yield f"{here}.depths", own in depths, f"lists {own}, which is trained anyway; leave it out"
         taken = {of_depth(depth) for depth in depths} & {stage.name for stage in schedule.stages}
-        yield here, bool(taken), f"makes a control {min(taken, default='')}, like a stage; rename that stage"
+        yield f"{here}.depths", taken, f"makes a control {min(taken, default='')}, like a stage; rename that stage"
 
 
 def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     """The kind of a control, whether the ladder lacks what it needs, and what that is."""
     is_tokenformer, models = schedule.model.family == "tokenformer", list(stage_models(schedule))
-    tokenformers = [each.final for each in models if isinstance(each.final, TokenformerConfig)]
-    sizes = [{(block.query.num_tokens, block.ffn.num_tokens) for block in model.blocks} for model in tokenformers]
-    uneven = any(len(of_a_model) > 1 for of_a_model in sizes)
+    uneven = any(isinstance(size, list) for each in models for size in model_shape(each.final).values())
     for kind in ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump"):
         yield kind, uneven, "layers of equal size; this ladder grows only some layers"
     yield "tokenformer-scratch", not is_tokenformer, "a tokenformer; the schedule has none"
@@ -359,6 +309,10 @@ def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     several = sum(each.is_grown for each in models[1:]) > 1
     yield "ungrown", schedule.start is None, "a start checkpoint; best-scratch trains the first size from scratch"
     yield "single-jump", not several, "three stages or more, with two growths or more between them"
+    each_size, rate = "scratch-of-each-size", schedule.learning_rate
+    yield each_size, rate.shape == "wsd" and not rate.decay, "learning_rate.decay above 0, so that controls decay"
+    too_few = len(finished_models(schedule, plan_stages(schedule))) < 2
+    yield each_size, too_few, "a ladder with finished models of two sizes or more; set releases to all"
     deepens = any(each.growth.new_layers for each in models)
     is_official = not schedule.growth.departures("official")
     impossible = not is_tokenformer or deepens or is_official or not any(each.is_grown for each in models)
@@ -372,23 +326,19 @@ def _models(schedule: Schedule) -> Iterator[Row]:
         try:
             before = next(models).final
         except UserError as error:
-            shrinks = False
-            if before is not None:
-                growth = growth_of(schedule, index, before)
-                fewer, shrinks = growth.heads < 0, growth.heads < 0
-                allowed = f"must be {(stage.num_heads or 0) - growth.heads} or more; a growth only adds"
-                yield f"stages.{index}.num_heads", fewer, allowed
-                for key in ("attention_tokens", "ffn_tokens"):
-                    fewest = min(getattr(growth, key), default=0)
-                    least, shrinks = (getattr(stage, key) or 0) - fewest, shrinks or fewest < 0
-                    yield f"stages.{index}.{key}", fewest < 0, f"must be {least} or more; a growth only adds"
-            yield f"stages.{index}", not shrinks, str(error)
+            growth = growth_of(schedule, index, before) if before else Growth()
+            added = {"num_heads": growth.heads, "num_layers": growth.new_layers}
+            added |= {key: min(getattr(growth, key), default=0) for key in ("attention_tokens", "ffn_tokens")}
+            for key, number in added.items():
+                least = (getattr(stage, key) or 0) - number
+                yield f"stages.{index}.{key}", number < 0, f"must be {least} or more; a growth only adds"
+            yield f"stages.{index}", min(added.values()) >= 0, str(error)
             return
 
 
 def _growths(schedule: Schedule) -> Iterator[Row]:
     models = list(stage_models(schedule))
-    reads = [(stage_batch(schedule, index), stage_weights(schedule, index)) for index in range(len(models))]
+    reads = [(schedule.batch_of(index), schedule.weights_of(index)) for index in range(len(models))]
     for index in range(1, len(models)):
         repeats = not models[index].is_grown and reads[index] == reads[index - 1]
         allowed = "has the size, batch, context and mixture of the stage before; merge them, or change one"
@@ -408,11 +358,11 @@ def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
     key = f"training.ladder_{'flops' if schedule.training.ladder_flops else 'tokens'}"
     costs, ends = step_costs(schedule), [0.0, *(stage.until or 1.0 for stage in schedule.stages)]
     fewest = max(cost / (end - before) for cost, (before, end) in zip(costs, pairwise(ends), strict=True))
-    is_short = budget < fewest * (1 - _ROUNDING)
+    is_short = budget < fewest * (1 - 1e-9)  # more than the rounding of shares such as 1 - 0.8
     yield key, is_short, f"must be {scientific(fewest * 1.01)} or more, so that every stage has a step"
 
 
-def _ramps(schedule: Schedule) -> Iterator[Row]:
+def _steps(schedule: Schedule) -> Iterator[Row]:
     can_ramp = schedule.model.family == "tokenformer" and schedule.growth.tau in ("ramp", "anneal")
     models, all_steps = stage_models(schedule), stage_steps(schedule)
     for index, (stage, each, steps) in enumerate(zip(schedule.stages, models, all_steps, strict=True)):
@@ -421,30 +371,16 @@ def _ramps(schedule: Schedule) -> Iterator[Row]:
             here, allowed = f"stages.{index}.ramp_steps", "is for a stage that adds parameter tokens with growth.tau"
             yield here, not adds_tokens or not can_ramp, f"{allowed} ramp or anneal; leave it out"
             yield here, stage.ramp_steps >= steps, f"must be less than the stage's {steps} steps"
-
-
-def _decay(schedule: Schedule) -> Iterator[Row]:
-    """A learning-rate decay that an early end of a stage would cut short."""
-    steps, decay = stage_steps(schedule), schedule.learning_rate.decay
-    is_cut = schedule.growth.when == "slope" and round(decay * sum(steps)) > steps[-1]
+    is_cut = schedule.growth.when == "slope" and round(schedule.learning_rate.decay * sum(all_steps)) > all_steps[-1]
     yield "learning_rate.decay", is_cut, "must fit into the last stage with growth.when = 'slope'; lower it"
 
 
 def _releases(schedule: Schedule) -> Iterator[Row]:
-    """Releases of stages that are finished already or cannot branch off, and controls that lack releases."""
-    kinds = [control.kind for control in schedule.controls]
-    if "scratch-of-each-size" not in kinds and not any(map(schedule.release_of, range(len(schedule.stages)))):
-        return
-    plans, rate = plan_stages(schedule), schedule.learning_rate
-    if "scratch-of-each-size" in kinds:
-        here = f"controls.{kinds.index('scratch-of-each-size')}.kind"
-        yield here, rate.shape == "wsd" and not rate.decay, "needs learning_rate.decay above 0, so that controls decay"
-        too_few = len(finished_models(schedule, plans)) < 2
-        yield here, too_few, "needs a ladder with finished models of two sizes or more; set releases to all"
-    for plan in plans:
+    """Releases of stages that are finished already or cannot branch off."""
+    for plan in plan_stages(schedule):
         asked = bool(schedule.stages[plan.index].release)
         here = f"stages.{plan.index}.release" if asked else "releases"
-        decayed, reason = has_decayed(plan), reason_not_to_release(plan)
+        decayed, reason = plan.has_decayed, plan.reason_not_to_release
         yield here, asked and decayed, f"stage {plan.name} ends finished, its learning rate has decayed; leave this out"
         cannot = schedule.release_of(plan.index) and not decayed and reason
         yield here, cannot, f"stage {plan.name} cannot be released: {reason}"
@@ -454,10 +390,9 @@ def _releases(schedule: Schedule) -> Iterator[Row]:
 
 _TABLES: tuple[tuple[Callable[[Schedule], Iterator[Row]], ...], ...] = (
     (_start,),
-    (_choices, _texts, _model, _stages, _budgets, _sizes, _batches, _training, _growth),
-    (_models, _micro_batch),
+    (_choices, _texts, _model, _stages, _budgets, _batches, _training, _growth),
+    (_models,),
     (_growths, _controls, _ladder_budget),
-    (_ramps, _decay),
-    (_releases,),
+    (_steps, _releases),
 )
 """A table may compute with values that those before it have accepted."""

@@ -56,7 +56,6 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _stages(schedule: "Schedule", plans: Sequence["StagePlan"]) -> dict[str, Any]:
-    from growctl.ladder.stage_plans import stage_weights
     from growctl.schedule.data_block import shares
 
     values: dict[str, Any] = {}
@@ -69,7 +68,7 @@ def _stages(schedule: "Schedule", plans: Sequence["StagePlan"]) -> dict[str, Any
             f"stages.{plan.index}.ramp_steps": stage.ramp_steps,
             f"stages.{plan.index}.mixture": [
                 {name: round(float(share), 9) for name, share in shares(weights).items()}
-                for _, weights in stage_weights(schedule, plan.index)
+                for _, weights in schedule.weights_of(plan.index)
             ],
         }
     return values
@@ -150,16 +149,15 @@ def _shared_steps(*two: tuple["Schedule", "StagePlan"]) -> int:
 
 def _updates(schedule: "Schedule", plan: "StagePlan") -> list[Any]:
     """What determines the updates of a stage, except the model that it starts from and how long it lasts."""
-    from growctl.ladder.stage_plans import slope_trigger, stage_weights
-    from growctl.schedule.blocks import longest_context
+    from growctl.ladder.stage_plans import slope_trigger
 
     rate, start = plan.learning_rate, None if plan.index else schedule.base and schedule.base.manifest
     return [
-        (schedule.seed, start, plan.model, plan.batch, plan.first_sample, longest_context(schedule)),
+        (schedule.seed, start, plan.model, plan.batch, plan.first_sample, schedule.longest_context),
         (plan.growth, schedule.growth.policy()) if plan.is_grown else None,
         (rate.shape, rate.peak, rate.warmup_steps, rate.first_step, rate.scale),
         (plan.generations, plan.ramp_steps, plan.anneal_steps, schedule.optimizer, schedule.training.precision),
-        (schedule.data.in_one_spelling().model_dump(exclude=SAME_SAMPLES), stage_weights(schedule, plan.index)),
+        (schedule.data.in_one_spelling().model_dump(exclude=SAME_SAMPLES), schedule.weights_of(plan.index)),
         (schedule.anomalies.model_dump(exclude={"most"}), slope_trigger(schedule, plan)),
         (schedule.training.log_every, schedule.checkpoint.every, schedule.evaluation.every)
         if schedule.anomalies.spikes != "ignore"

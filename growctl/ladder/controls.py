@@ -17,15 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from growctl.ladder.stage_plans import (
-    StagePlan,
-    finished_models,
-    in_steps,
-    plan_release,
-    plan_stages,
-    stage_weights,
-    total_flops,
-)
+from growctl.ladder.stage_plans import StagePlan, finished_models, in_steps, plan_release, plan_stages, total_flops
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.schedule.blocks import ControlBlock, ModelBlock, Schedule, StageBlock
 from growctl.schedule.data_block import FollowedWeights, shares
@@ -243,7 +235,7 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
     position = 0
     for plan in followed:
         first_step = round(last.train_steps * position / total)
-        for step, each in stage_weights(schedule, plan.index):
+        for step, each in schedule.weights_of(plan.index):
             if not weights or shares(weights[-1].weights) != shares(each):
                 after = weights[-1].first_step + 1 if weights else 0  # the control's steps are few
                 weights.append(FollowedWeights(first_step=max(first_step + step, after), weights=each))

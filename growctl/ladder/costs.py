@@ -14,7 +14,7 @@ from growctl.ladder.conditions import Trained, reused_steps
 from growctl.ladder.datasets import DatasetSizes, MixturePart, epochs_after, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.machines import Devices
-from growctl.schedule.blocks import Schedule, evaluation_length
+from growctl.schedule.blocks import Schedule
 from model.flops import Flops
 from model.precision import Precision
 from model.shapes import ModelConfig
@@ -270,7 +270,7 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
         device=devices.type,
         recompute_every=schedule.launch.recompute_every,
         optimizer=schedule.optimizer.name,
-        evaluation_length=evaluation_length(schedule),
+        evaluation_length=schedule.evaluation_length,
     )
 
 
@@ -286,7 +286,7 @@ def evaluation_tokens(schedule: Schedule, sizes: DatasetSizes) -> float | None:
     share = schedule.data.validation_fraction
     whole = sizes.validation_tokens or (sizes.training_tokens and sizes.training_tokens * share / (1 - share))
     sequences = schedule.evaluation.max_sequences
-    return min(filter(None, (whole, sequences and sequences * evaluation_length(schedule))), default=None)
+    return min(filter(None, (whole, sequences and sequences * schedule.evaluation_length)), default=None)
 
 
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:

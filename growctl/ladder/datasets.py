@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.stage_plans import StagePlan, first_sample, plan_run, plan_stages, stage_weights
+from growctl.ladder.stage_plans import StagePlan, first_sample, plan_run, plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.blocks import Schedule, evaluation_length, longest_context, stage_batch
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.data_block import DataBlock, shares
 from growctl.text.formatting import byte_count
 from stages.corpus.location import local_path, missing_text
@@ -127,7 +127,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         sizes.validation_documents,
         sizes.validation_tokens,
         max_sequences=most and max(most, len(data.mixture)),  # one of each source at least
-        sequence_length=evaluation_length(schedule),
+        sequence_length=schedule.evaluation_length,
     )
     if warning:
         yield warning if sizes.is_prepared else f"{warning} (Estimated; `growctl prepare` counts.)"
@@ -185,7 +185,7 @@ def mixture_spans(
     position counts as if it had read what lies before with the weights of its first stage. A stage with the shares of
     the one before begins no span of its own.
     """
-    spans, window = list(before), longest_context(schedule)
+    spans, window = list(before), schedule.longest_context
     for position, weights in _changes(schedule, positions):
         first = first_sample(position, window) if spans else 0
         if spans and shares(spans[-1].weights) == shares(weights):
@@ -199,9 +199,9 @@ def mixture_spans(
 
 def _changes(schedule: Schedule, positions: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
     for index, position in enumerate(positions):
-        batch = stage_batch(schedule, index)
+        batch = schedule.batch_of(index)
         begin = first_sample(position, batch.sequence_length) * batch.sequence_length
-        for step, weights in stage_weights(schedule, index):
+        for step, weights in schedule.weights_of(index):
             yield begin + step * batch.tokens, weights
 
 
@@ -229,7 +229,7 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
     plans, used_up = plan_stages(schedule), exhausted(schedule, sizes) is not None
     for part in plan_run(schedule) if schedule.data.mixture else ():
         mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
-        per_window = longest_context(schedule) // length
+        per_window = schedule.longest_context // length
         num_samples = part.num_steps * part.batch.batch_size
         ends = (part.first_sample, part.first_sample + num_samples)
         before, after = (mixture.counts(end, per_window) for end in ends)
@@ -264,7 +264,7 @@ def exhausted(schedule: Schedule, sizes: Mapping[str, int | None], with_controls
     for part in reversed(plan_run(schedule)):
         end = part.first_token + part.budget_tokens
         try:
-            _mixture(schedule, part, plans, sizes).require(-(-end // longest_context(schedule)))
+            _mixture(schedule, part, plans, sizes).require(-(-end // schedule.longest_context))
         except DataError as error:
             return str(error)
     for control in plan_controls(schedule) if with_controls else ():
@@ -284,6 +284,6 @@ def _mixture(
         tokens = sizes.get(source.name)
         most = source.epochs_at_most if limited and tokens is not None else None
         num_tokens = _UNKNOWN_TOKENS if tokens is None else tokens
-        sources.append(MixtureSource(source.name, num_tokens, longest_context(schedule), most))
+        sources.append(MixtureSource(source.name, num_tokens, schedule.longest_context, most))
     spans = mixture_spans(schedule, [plan.first_token for plan in plans[: part.index + 1]])
     return Mixture(sources, spans, schedule.data.when_exhausted)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.datasets import DatasetSizes, exhausted, known_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
-from growctl.schedule.blocks import Schedule, contexts
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import ScheduleError, describe, several
 from growctl.schedule.files import fill_in_corpora, find_schedule
@@ -148,7 +148,7 @@ def _attended_tokens(schedule: Schedule, parts: Sequence[DatasetPart], packed: b
     from stages.data.documents import misplaced_ends
     from stages.data.packing import attended_tokens, known_packing
 
-    lengths, packing = contexts(schedule), schedule.data.packing
+    lengths, packing = schedule.contexts, schedule.data.packing
     misplaced = tokens = None
     with nullcontext() if packed else suppress(UserError, OSError):
         misplaced = misplaced_ends(parts)

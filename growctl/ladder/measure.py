@@ -12,7 +12,7 @@ from growctl.launch.machines import Devices
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.schedule.blocks import Schedule, shared_batch
+from growctl.schedule.blocks import Schedule
 from stages.probe.records import RESULT, MeasuredSteps
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
@@ -51,7 +51,7 @@ def _devices_here(schedule: Schedule) -> Devices:
     launch = schedule.launch
     if launch.cluster == "local":
         return schedule_devices_here(schedule)
-    devices = local_devices("auto", shared_batch(schedule), launch.environment)
+    devices = local_devices("auto", schedule.shared_batch, launch.environment)
     most = devices.per_machine if launch.devices == "auto" else launch.devices
     return Devices(min(devices.per_machine, most), devices.type, devices.fast_bf16)
 

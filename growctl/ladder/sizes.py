@@ -38,7 +38,7 @@ class Growth(NamedTuple):
     @property
     def is_any(self) -> bool:
         """Whether it adds anything."""
-        return self.adds_tokens or self.new_layers > 0 or self.heads != 0 or self.widen != 1
+        return self.adds_tokens or self.new_layers != 0 or self.heads != 0 or self.widen != 1
 
 
 def num_layers(schedule: Schedule, index: int) -> int:

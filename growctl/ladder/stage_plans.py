@@ -16,7 +16,7 @@ from typing import Any
 
 from growctl.ladder.sizes import Growth, attending, stage_models
 from growctl.runs_dir import RunPaths
-from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
+from growctl.schedule.blocks import Schedule, StageBatch
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
 from model.shapes import ModelConfig, num_parameters
@@ -110,6 +110,26 @@ class StagePlan:
         """FLOPs of the stage that activation checkpointing adds to `flops`, for the hardware alone."""
         return self.step_recomputed_flops * self.num_steps
 
+    @property
+    def has_decayed(self) -> bool:
+        """Whether the learning rate has decayed at the stage's end, so that its `final/` is a finished model."""
+        rate = self.learning_rate
+        at_the_end = rate.first_step + self.num_steps >= rate.total_steps > rate.warmup_steps
+        return at_the_end and (rate.shape == "cosine" or rate.decay_steps > 0)
+
+    @property
+    def reason_not_to_release(self) -> str | None:
+        """Why no release can branch from the stage's end; None if one can. Does not apply where the rate has
+        decayed."""
+        rate = self.learning_rate
+        if rate.shape == "cosine":
+            return "the cosine over the whole ladder has left the peak there; use learning_rate.shape wsd or span stage"
+        if rate.first_step + self.num_steps < rate.warmup_steps:
+            return f"the learning rate still warms up there, until step {rate.warmup_steps}"
+        if rate.undecayed_steps is not None and rate.undecayed_steps < self.num_steps:
+            return "the ladder's own decay begins before the stage ends; use a smaller learning_rate.decay"
+        return None
+
 
 def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
     """The plans of all stages of `schedule`, in order.
@@ -118,7 +138,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     """
     models = list(stage_models(schedule))
     steps = stage_steps(schedule, steps_done)
-    batches = [stage_batch(schedule, index) for index in range(len(steps))]
+    batches = [schedule.batch_of(index) for index in range(len(steps))]
     positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
     growth, plans, newest = schedule.growth, [], schedule.base.model.newest_generation if schedule.base else 0
     for index, (stage, grown) in enumerate(zip(schedule.stages, models, strict=True)):
@@ -177,7 +197,7 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
         decay_steps=min(round(block.decay * total), after_warmup),
         total_steps=total,
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
-        scale=float((stage_batch(schedule, index).tokens / usual) ** _BATCH_POWERS[block.batch_scaling]),
+        scale=float((schedule.batch_of(index).tokens / usual) ** _BATCH_POWERS[block.batch_scaling]),
     )
 
 
@@ -195,8 +215,8 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
     settings |= {
         "stage": plan.name,
         **plan.batch._asdict(),
-        "window_length": longest_context(schedule),
-        "evaluation_length": evaluation_length(schedule),
+        "window_length": schedule.longest_context,
+        "evaluation_length": schedule.evaluation_length,
         "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
         "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
         "trigger": slope_trigger(schedule, plan),
@@ -233,7 +253,7 @@ def plan_run(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePl
 def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
     """The release of the stage `plan`; None if it has none, because nobody asked for one or its rate has decayed."""
     block = schedule.release_of(plan.index)
-    if block is None or has_decayed(plan):
+    if block is None or plan.has_decayed:
         return None
     steps = max(1, round(block.decay * plan.num_steps))
     span = {"shape": "wsd", "warmup_steps": 0, "decay_steps": steps, "total_steps": steps, "first_step": 0}
@@ -263,28 +283,9 @@ def finished_models(schedule: Schedule, plans: Sequence[StagePlan]) -> list[tupl
         spent += plan.flops
         if release := plan_release(schedule, plan):
             models.append((plan, spent + release.flops))
-        elif has_decayed(plan):
+        elif plan.has_decayed:
             models.append((plan, spent))
     return models
-
-
-def has_decayed(plan: StagePlan) -> bool:
-    """Whether the learning rate has decayed at the stage's end, so that its `final/` is a finished model."""
-    rate = plan.learning_rate
-    at_the_end = rate.first_step + plan.num_steps >= rate.total_steps > rate.warmup_steps
-    return at_the_end and (rate.shape == "cosine" or rate.decay_steps > 0)
-
-
-def reason_not_to_release(plan: StagePlan) -> str | None:
-    """Why no release can branch from the end of a stage; None if one can. Does not apply where the rate has decayed."""
-    rate = plan.learning_rate
-    if rate.shape == "cosine":
-        return "the cosine over the whole ladder has left the peak there; use learning_rate.shape wsd or span stage"
-    if rate.first_step + plan.num_steps < rate.warmup_steps:
-        return f"the learning rate still warms up there, until step {rate.warmup_steps}"
-    if rate.undecayed_steps is not None and rate.undecayed_steps < plan.num_steps:
-        return "the ladder's own decay begins before the stage ends; use a smaller learning_rate.decay"
-    return None
 
 
 def paths_of(run: RunPaths, plan: StagePlan) -> StagePaths:
@@ -315,13 +316,13 @@ def stage_steps(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[int]
 def step_costs(schedule: Schedule) -> list[float]:
     """What one optimizer step of every stage takes of a budget: FLOPs if the ladder has one in FLOPs, else tokens."""
     if schedule.training.ladder_flops is None:
-        return [float(stage_batch(schedule, index).tokens) for index in range(len(schedule.stages))]
+        return [float(schedule.batch_of(index).tokens) for index in range(len(schedule.stages))]
     return [step_flops(schedule, index, each.final).total for index, each in enumerate(stage_models(schedule))]
 
 
 def step_flops(schedule: Schedule, index: int, model: ModelConfig) -> Flops:
     """Training FLOPs of one optimizer step of stage `index`, which trains `model`."""
-    batch = stage_batch(schedule, index)
+    batch = schedule.batch_of(index)
     attended_tokens = schedule.data.attended_at(batch.sequence_length)
     return batch.tokens * training_flops_per_token(attending(schedule, model), attended_tokens)
 
@@ -349,16 +350,3 @@ def stage_positions(batches: Sequence[StageBatch], steps: Sequence[int], start: 
         positions.append(position)
         position += num_steps * batch.tokens
     return positions
-
-
-def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, float]]]:
-    """(step of the stage, weights of the sources from there on): one entry, unless a control follows several stages.
-
-    Empty without a mixture.
-    """
-    if not schedule.data.mixture:
-        return []
-    stage = schedule.stages[index]
-    if stage.followed:
-        return [(each.first_step, each.weights) for each in stage.followed]
-    return [(0, stage.mixture or schedule.data.base_weights)]

@@ -5,7 +5,7 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import Devices, LaunchError, Machines, assumed_devices
 from growctl.launch.slurm import SlurmMachines
-from growctl.schedule.blocks import Schedule, batch_key, shared_batch, stage_batch
+from growctl.schedule.blocks import Schedule
 from stages.counted import counted
 
 
@@ -53,7 +53,7 @@ def schedule_devices_here(schedule: Schedule) -> Devices:
     Raises LaunchError as `local_devices` does.
     """
     launch = schedule.launch
-    micro_batches = shared_batch(schedule) // launch.least_micro_batch_size
+    micro_batches = schedule.shared_batch // launch.least_micro_batch_size
     return local_devices(launch.devices, micro_batches, launch.environment)
 
 
@@ -62,11 +62,11 @@ def uneven_batch(schedule: Schedule, devices: int) -> str | None:
     launch = schedule.launch
     micro = launch.micro_batch_size
     for index, stage in enumerate(schedule.stages):
-        batch, nodes = stage_batch(schedule, index), launch.nodes_of(index)
+        batch, nodes = schedule.batch_of(index), launch.nodes_of(index)
         ranks = nodes * devices
         share = ranks * launch.least_micro_batch_size
         if batch.batch_size % share:
-            key = batch_key(schedule, index)
+            key = schedule.batch_key(index)
             of_machines = f" ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
             where = f" of stage {stage.name}{of_machines}" if of_machines or key.startswith("stages.") else ""
             per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"

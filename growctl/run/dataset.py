@@ -13,7 +13,7 @@ from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.blocks import Schedule, longest_context
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import prepare_data
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
@@ -124,7 +124,7 @@ class RunDataset:
                 f"{dataset} has {manifest.vocab_size} tokens. growctl opened that dataset only now; run the same "
                 "command again"
             )
-        length = longest_context(self.schedule)
+        length = self.schedule.longest_context
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
@@ -137,7 +137,7 @@ class RunDataset:
 
         The workers would do it too, each for itself. Raises DataError if the index cannot be written.
         """
-        length = longest_context(self.schedule)  # packing allows only one context
+        length = self.schedule.longest_context  # packing allows only one context
         for part in dataset_parts(dataset) if self.schedule.data.packing == "best_fit" else ():
             packing_facts(part.directory, length)
 

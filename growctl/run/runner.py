@@ -7,13 +7,7 @@ from uuid import uuid4
 
 from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.load import counted_on
-from growctl.ladder.stage_plans import (
-    StagePlan,
-    has_decayed,
-    plan_release,
-    plan_run,
-    plan_stages,
-)
+from growctl.ladder.stage_plans import StagePlan, plan_release, plan_run, plan_stages
 from growctl.ladder.warnings import decays, misfits
 from growctl.launch.resolve import machines_of
 from growctl.ledger.entries import RunEntry, ScoreEntry, StageEntry
@@ -185,5 +179,5 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         **{name: getattr(plan, name) for name in (*same, *costs, "branch_of")},
         sequence_length=plan.batch.sequence_length,
         num_layers=plan.model.num_layers,
-        decayed=has_decayed(plan),
+        decayed=plan.has_decayed,
     )

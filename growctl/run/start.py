@@ -14,7 +14,7 @@ from growctl.run.requests import RunFailed
 from growctl.run.resume import convert
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
-from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.start_block import BaseBlock
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
@@ -75,7 +75,7 @@ class Start:
 
         It goes on where the checkpoint stopped if the order of the data is the same.
         """
-        base, windows = self.base, longest_context(self.schedule)
+        base, windows = self.base, self.schedule.longest_context
         both = {
             "data": (base.dataset_fingerprint, dataset.fingerprint),
             "seed": (base.seed, self.schedule.seed),
@@ -91,7 +91,7 @@ class Start:
         """The checkpoint as the ledger records it; with its loss if that was measured on the same text."""
         base = self.base
         same_text = base.dataset_fingerprint == dataset.fingerprint
-        same_windows = same_text and base.evaluation_length == evaluation_length(self.schedule)
+        same_windows = same_text and base.evaluation_length == self.schedule.evaluation_length
         return BaseEntry(
             path=base.path,
             manifest=base.manifest,

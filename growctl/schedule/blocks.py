@@ -225,6 +225,21 @@ class ControlBlock(Block):
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
+class StageBatch(NamedTuple):
+    """What one optimizer step of a stage reads."""
+
+    batch_size: int
+    """Sequences, over all devices."""
+
+    sequence_length: int
+    """The stage's context, in data tokens."""
+
+    @property
+    def tokens(self) -> int:
+        """Data tokens of one step."""
+        return self.batch_size * self.sequence_length
+
+
 class Schedule(Block):
     """A growth schedule: everything that defines a run."""
 
@@ -263,6 +278,56 @@ class Schedule(Block):
         asked = self.releases == "all" if release is None else release
         return asked if isinstance(asked, ReleaseBlock) else ReleaseBlock() if asked else None
 
+    def batch_of(self, index: int) -> StageBatch:
+        """The batch and the context of stage `index`: what it leaves out is `training`'s.
+
+        A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit
+        together are rounded down: growctl/ladder/checks.py reports them.
+        """
+        stage, training = self.stages[index], self.training
+        length = stage.sequence_length or training.sequence_length
+        if stage.batch_size is not None:
+            return StageBatch(stage.batch_size, length)
+        return StageBatch(max(1, training.batch_size * training.sequence_length // length), length)
+
+    def batch_key(self, index: int) -> str:
+        """The dotted path of the key that says how many sequences a step of stage `index` reads."""
+        own = [key for key in ("batch_size", "sequence_length") if getattr(self.stages[index], key) is not None]
+        return f"stages.{index}.{own[0]}" if own else "training.batch_size"
+
+    def weights_of(self, index: int) -> list[tuple[int, dict[str, float]]]:
+        """(step of stage `index`, weights of the sources from there on): one entry, unless a control follows several
+        stages. Empty without a mixture."""
+        stage = self.stages[index]
+        if not self.data.mixture:
+            return []
+        if stage.followed:
+            return [(each.first_step, each.weights) for each in stage.followed]
+        return [(0, stage.mixture or self.data.base_weights)]
+
+    @property
+    def shared_batch(self) -> int:
+        """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it
+        can train them all."""
+        return math.gcd(*(self.batch_of(index).batch_size for index in range(len(self.stages))))
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts of the stages, each once, ascending."""
+        return sorted({self.batch_of(index).sequence_length for index in range(len(self.stages))})
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context of any stage, in data tokens. The order of the data is defined on windows of this
+        length."""
+        return self.contexts[-1]
+
+    @property
+    def evaluation_length(self) -> int:
+        """The context at which the validation loss of every stage is measured, so that losses compare: the last
+        stage's."""
+        return self.batch_of(len(self.stages) - 1).sequence_length
+
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding."""
@@ -292,59 +357,3 @@ class Schedule(Block):
         ):
             return data | {"learning_rate": {"shape": "cosine", "span": "stage"} | data["learning_rate"]}
         return data
-
-
-class StageBatch(NamedTuple):
-    """What one optimizer step of a stage reads."""
-
-    batch_size: int
-    """Sequences, over all devices."""
-
-    sequence_length: int
-    """The stage's context, in data tokens."""
-
-    @property
-    def tokens(self) -> int:
-        """Data tokens of one step."""
-        return self.batch_size * self.sequence_length
-
-
-def stage_batch(schedule: Schedule, index: int) -> StageBatch:
-    """The batch and the context of stage `index`: what it leaves out is `training`'s.
-
-    A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit together
-    are rounded down: growctl/ladder/checks.py reports them.
-    """
-    stage, training = schedule.stages[index], schedule.training
-    length = stage.sequence_length or training.sequence_length
-    if stage.batch_size is not None:
-        return StageBatch(stage.batch_size, length)
-    return StageBatch(max(1, training.batch_size * training.sequence_length // length), length)
-
-
-def batch_key(schedule: Schedule, index: int) -> str:
-    """The dotted path of the key that says how many sequences a step of stage `index` reads."""
-    stage = schedule.stages[index]
-    own = ("batch_size", "sequence_length")
-    return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
-
-
-def shared_batch(schedule: Schedule) -> int:
-    """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it can
-    train them all."""
-    return math.gcd(*(stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))))
-
-
-def contexts(schedule: Schedule) -> list[int]:
-    """The contexts of the stages, each once, ascending."""
-    return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
-
-
-def longest_context(schedule: Schedule) -> int:
-    """The longest context of any stage, in data tokens. The order of the data is defined on windows of this length."""
-    return contexts(schedule)[-1]
-
-
-def evaluation_length(schedule: Schedule) -> int:
-    """The context at which the validation loss of every stage is measured, so that losses compare: the last stage's."""
-    return stage_batch(schedule, len(schedule.stages) - 1).sequence_length

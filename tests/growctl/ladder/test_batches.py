@@ -14,7 +14,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_run, plan_stages, stage_positions
 from growctl.launch.resolve import uneven_batch
-from growctl.schedule.blocks import Schedule, StageBatch, longest_context, stage_batch
+from growctl.schedule.blocks import Schedule, StageBatch
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
 from stages.data.samples import TrainingSamples
@@ -50,8 +50,8 @@ def test_a_stage_has_trainings_batch_and_context_and_with_another_context_its_to
     changes: dict[str, Any], batches: list[tuple[int, int]], longest: int
 ) -> None:
     schedule = parse(changed({"launch.micro_batch_size": "auto"} | changes))
-    assert [stage_batch(schedule, index) for index in range(2)] == batches
-    assert longest_context(schedule) == longest
+    assert [schedule.batch_of(index) for index in range(2)] == batches
+    assert schedule.longest_context == longest
 
 
 def test_tokens_flops_and_position_are_those_of_each_stages_own_batch_and_context() -> None:

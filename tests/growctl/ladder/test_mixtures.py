@@ -10,7 +10,7 @@ import yaml
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.datasets import exhausted, mixture_parts, mixture_spans
 from growctl.ladder.load import load_resolved, load_schedule, parse_schedule
-from growctl.ladder.stage_plans import plan_stages, stage_weights
+from growctl.ladder.stage_plans import plan_stages
 from growctl.run.dataset import RunDataset
 from growctl.run.requests import first_difference, schedule_yaml
 from growctl.run.screen import Screen
@@ -169,7 +169,7 @@ def test_weights_change_at_the_window_at_which_a_stage_with_other_shares_really_
 ) -> None:
     spans = mixture_spans(schedule, positions, [MixtureSpan(first_window=n, weights=each) for n, each in before])
     assert [(span.first_window, span.weights) for span in spans] == expected
-    assert bool(expected) == bool(stage_weights(schedule, 0))
+    assert bool(expected) == bool(schedule.weights_of(0))
 
 
 def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_own_samples() -> None:
@@ -194,7 +194,7 @@ def test_controls_follow_the_stages_that_they_stand_for() -> None:
     assert [dict(each.weights) for each in last.followed] == [BOOKS, CODE]
     assert abs(last.followed[1].first_step / plan_stages(jump)[1].num_steps - 6 / 14) < 0.1
     official = control("official-growth")
-    assert [stage_weights(official, i) for i in range(3)] == [stage_weights(mixed(), i) for i in range(3)]
+    assert [official.weights_of(i) for i in range(3)] == [mixed().weights_of(i) for i in range(3)]
 
 
 def test_a_run_keeps_its_weights() -> None:

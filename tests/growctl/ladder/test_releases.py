@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.stage_plans import has_decayed, plan_run, plan_stages, slope_trigger
+from growctl.ladder.stage_plans import plan_run, plan_stages, slope_trigger
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import message_of
@@ -51,7 +51,7 @@ def test_a_stage_that_is_not_decayed_has_the_release_that_it_or_the_ladder_asks_
     assert [plan.name for plan in plans] == [n for n in names if n in steps or "/" not in n]
     if blocks.get("releases") and release is None:
         decayed = [f"stage-{i}/release" not in steps for i in range(3)]
-        assert [has_decayed(plan) for plan in plan_stages(schedule)] == decayed
+        assert [plan.has_decayed for plan in plan_stages(schedule)] == decayed
 
 
 @pytest.mark.parametrize(
