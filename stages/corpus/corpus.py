@@ -63,8 +63,9 @@ class Document(NamedTuple):
 class Skipped:
     """Counts the bad records of one pass over a source, and raises where the schedule allows no more."""
 
-    def __init__(self, spec: DataSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: Any, key: str = "data") -> None:
+        """`spec`: the block `key` of the schedule, of a text or of images."""
+        self._spec, self._key = spec, key
         self.records = SkippedRecords()
 
     def add(self, record: BadRecord) -> None:
@@ -80,7 +81,7 @@ class Skipped:
         self.records = SkippedRecords(counts={kind: counts[kind] for kind in BAD_RECORDS if counts[kind]}, first=first)
         if self.records.total > (most := self._spec.most_bad_records or DEFAULT_MOST_BAD_RECORDS):
             raise DataError(
-                f"data.most_bad_records: the source has more than {counted(most, 'bad record')}, such as"
+                f"{self._key}.most_bad_records: the source has more than {counted(most, 'bad record')}, such as"
                 f" {', '.join(first)}. Repair them, or set a higher limit"
             )
 

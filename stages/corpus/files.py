@@ -37,8 +37,8 @@ class SourceFile(NamedTuple):
     num_bytes: int
     """Size as stored, before any decompression; 0 if the file system does not report it."""
     version: str
-    """What tells its content from others: what a remote file system reports, an ETag or a time; of a local file its
-    sha256, once it is known."""
+    """What tells its content from others: what a remote file system reports, an ETag or a time; of a local file the
+    time of its last change, or its sha256 once `with_hashes` has it."""
 
 
 def kind_of(name: str) -> Literal["JSON lines", "Parquet", "WebDataset", "text"]:
@@ -63,33 +63,40 @@ def list_files(spec: DataSpec) -> tuple[Any, list[SourceFile], bool]:
     folder. Raises DataError for a file that holds no text by its name.
     """
     with reading(f"data.source: {spec.source!r}", by_hand(spec)):
-        if spec.source == PYTHON_STDLIB:
-            folder = sysconfig.get_paths()["stdlib"]  # of the running Python, about 11 MB
-            fs, files, is_folder = LocalFileSystem(), list(_matching(folder, "**/*.py", NOT_STDLIB)), True
-        elif local := local_path(spec.source):
-            fs, (files, is_folder) = LocalFileSystem(), _local_files(local, spec.include)
-        else:
-            fs, path = fsspec.url_to_fs(spec.source)
-            files, is_folder = _remote_files(fs, path, spec.include)
-    if is_folder:
-        files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
+        fs, files, is_folder = any_files("data.source", spec.source, spec.include)
     for file in files:
         _require_text(file, is_folder)
+    return fs, files, is_folder
+
+
+def any_files(key: str, source: str, include: str = "**/*") -> tuple[Any, list[SourceFile], bool]:
+    """As `list_files`, for the setting `key` and whatever the files hold. Raises what the file system raises."""
+    if source == PYTHON_STDLIB:
+        folder = sysconfig.get_paths()["stdlib"]  # of the running Python, about 11 MB
+        fs, files, is_folder = LocalFileSystem(), list(_matching(key, folder, "**/*.py", NOT_STDLIB)), True
+    elif local := local_path(source):
+        fs, (files, is_folder) = LocalFileSystem(), _local_files(key, local, include)
+    else:
+        fs, path = fsspec.url_to_fs(source)
+        files, is_folder = _remote_files(fs, path, include)
+    if is_folder:
+        files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
     return fs, sorted(files, key=lambda file: file.name), is_folder
 
 
-def _local_files(path: str, include: str) -> tuple[list[SourceFile], bool]:
+def _local_files(key: str, path: str, include: str) -> tuple[list[SourceFile], bool]:
     if os.path.isfile(path):
-        return [SourceFile(path, os.path.basename(path), os.path.getsize(path), "")], False
+        status = os.stat(path)
+        return [SourceFile(path, os.path.basename(path), status.st_size, str(status.st_mtime_ns))], False
     if os.path.isdir(path):
-        return list(_matching(path, include)), True
+        return list(_matching(key, path, include)), True
     root = glob_root(path) if glob.has_magic(path) else ""
     if os.path.isdir(root):
-        return list(_matching(root, path[len(root) + 1 :])), True
+        return list(_matching(key, root, path[len(root) + 1 :])), True
     return [], False
 
 
-def _matching(root: str, pattern: str, without: Collection[str] = ()) -> Iterator[SourceFile]:
+def _matching(key: str, root: str, pattern: str, without: Collection[str] = ()) -> Iterator[SourceFile]:
     """The files below `root` that match, links to files and folders included. fsspec silently skips links.
 
     Leaves out folders with the names `without`. Raises DataError for a broken or circular link, or a folder that cannot
@@ -97,7 +104,7 @@ def _matching(root: str, pattern: str, without: Collection[str] = ()) -> Iterato
     """
 
     def fail(error: OSError) -> None:
-        raise DataError(f"data.source: the folder {error.filename} cannot be read ({error.strerror})") from error
+        raise DataError(f"{key}: the folder {error.filename} cannot be read ({error.strerror})") from error
 
     matches, depth = re.compile(fsspec.utils.glob_translate(pattern)).match, pattern.count("/")
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
@@ -107,10 +114,10 @@ def _matching(root: str, pattern: str, without: Collection[str] = ()) -> Iterato
         for name in names:
             relative, path = "/".join([*below, name]), os.path.join(folder, name)
             if matches(relative) and not name.startswith("."):
-                with reading(f"data.source: {path}", "fix it, or remove it if it is a link"):
+                with reading(f"{key}: {path}", "fix it, or remove it if it is a link"):
                     status = os.stat(path)
                 if stat.S_ISREG(status.st_mode):
-                    yield SourceFile(path, relative, status.st_size, "")
+                    yield SourceFile(path, relative, status.st_size, str(status.st_mtime_ns))
 
 
 def _remote_files(fs: Any, path: str, include: str) -> tuple[list[SourceFile], bool]:

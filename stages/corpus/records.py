@@ -8,7 +8,7 @@ import io
 import json
 import shlex
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from tarfile import EOFHeaderError, HeaderError, ReadError  # type: ignore[attr-defined]
@@ -68,11 +68,10 @@ def read_records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -
 
 def _records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -> Iterator[Record]:
     path, kind = file.path, kind_of(file.name)
-    compression = "gzip" if file.name.lower().endswith(".tgz") else None if kind == "Parquet" else "infer"
     if kind == "text":
         # Bytes that are not UTF-8 become surrogates, which do not encode.
         how: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
-        with fs.open(path, "rt", compression=compression, **how) as stream:
+        with fs.open(path, "rt", compression="infer", **how) as stream:
             separator, line = spec.document_separator or "", 1
             if separator:
                 texts = separated_texts(path, stream, separator)
@@ -87,7 +86,7 @@ def _records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -> It
                     yield _not_utf_8(f"{path} line {bad_line:,}", f"byte 0x{byte:02x}")
                 line += text.count("\n") + separator.count("\n")
         return
-    with fs.open(path, "rb", compression=compression) as stream:
+    with open_unpacked(fs, file) as stream:
         if kind == "JSON lines":
             lines = io.BufferedReader(stream, READ_BYTES)  # fsspec's own lines are slow on remote files
             for number, content in enumerate(lines, start=1):
@@ -95,6 +94,12 @@ def _records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -> It
                 yield "" if content.isspace() else _json_text(f"{path} line {number}", content, spec.text_key)
         else:
             yield from (parquet_texts if kind == "Parquet" else webdataset_texts)(path, stream, spec.text_key)
+
+
+def open_unpacked(fs: Any, file: SourceFile) -> Any:
+    """Opens a file to be read, decompressed if its name says that it is compressed. Parquet does that itself."""
+    compression = "gzip" if file.name.lower().endswith(".tgz") else "infer"
+    return fs.open(file.path, "rb", compression=None if kind_of(file.name) == "Parquet" else compression)
 
 
 def _not_utf_8(place: str, why: object) -> BadRecord:
@@ -194,24 +199,32 @@ class _Member(tarfile.TarInfo):
             raise ReadError(f"the archive is damaged or cut off at byte {tarfile.offset:,}: {error}") from None
 
 
-def webdataset_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
-    """The text of every sample, in the order of the archive, which is read once from start to end.
+def webdataset_samples(stream: BinaryIO) -> Iterator[Iterator[tuple[str, str, Callable[[], bytes]]]]:
+    """The members of each sample: the sample's name, the rest of the member's own, and what reads it.
 
     Members whose names agree up to the first dot of the last part are one sample, as in `0001.txt` and `0001.json`.
-    They follow each other in the archive. A sample's text is its `.txt` member or, without one, the text under `key` of
-    its `.json` member. Other members, such as images, are passed over. Raises DataError if the archive has members, but
-    none that ends in `.txt` or `.json`.
+    They follow each other in the archive, which is read once from start to end.
     """
-    has_members = has_texts = False
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
         for _, members in groupby(_members(archive), key=lambda member: member[0]):
-            has_members, text = True, None
-            for _, ending, member in members:
-                if ending == "txt" or (ending == "json" and text is None):
-                    text = _member_text(archive, member, f"{path} member {member.name}", key)
-            if text is not None:
-                has_texts = True
-                yield text
+            yield members
+
+
+def webdataset_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
+    """The text of every sample: its `.txt` member or, without one, the text under `key` of its `.json` member.
+
+    Other members, such as images, are passed over. Raises DataError if the archive has members, but none that ends in
+    `.txt` or `.json`.
+    """
+    has_members = has_texts = False
+    for members in webdataset_samples(stream):
+        has_members, text = True, None
+        for sample, ending, read in members:
+            if ending == "txt" or (ending == "json" and text is None):
+                text = _member_text(read(), ending, f"{path} member {sample}.{ending}", key)
+        if text is not None:
+            has_texts = True
+            yield text
     if has_members and not has_texts:
         raise DataError(
             f"data.source: {path} is a tar archive without members that end in .txt or .json, as a WebDataset has;"
@@ -219,21 +232,17 @@ def webdataset_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
         )
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """The regular files of an archive, each with the name of its sample and its ending."""
+def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
     while (member := archive.next()) is not None:
         vars(archive)["members"] = []  # tarfile would keep every member
-        if member.isfile():
+        if member.isfile() and (file := archive.extractfile(member)):
             folder, slash, last = member.name.rpartition("/")
             stem, _, ending = last.partition(".")
-            yield folder + slash + stem, ending.lower(), member
+            yield folder + slash + stem, ending.lower(), file.read
 
 
-def _member_text(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str, key: str) -> Record:
-    file = archive.extractfile(member)
-    assert file is not None
-    content = file.read()
-    if member.name.lower().endswith(".json"):
+def _member_text(content: bytes, ending: str, place: str, key: str) -> Record:
+    if ending == "json":
         return _json_text(place, content.removeprefix(codecs.BOM_UTF8), key)
     try:
         return content.decode()

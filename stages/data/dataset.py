@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
@@ -257,24 +257,12 @@ def dataset_manifest_bytes(manifest: PreparedManifest) -> bytes:
     return seal(manifest).model_dump_json(indent=1).encode()
 
 
-class Checking(TypedDict):
-    """How the files of a dataset are checked."""
-
-    hashes: bool
-    on_bytes: OnBytes
-
-
 def check_dataset(dataset_dir: Path, on_progress: OnProgress | None = None) -> DatasetManifest:
     """Verifies a dataset, with the hashes of its files if it is no larger than `HASHED_BYTES`. Returns its manifest.
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
     files = [file for part in dataset_parts(dataset_dir) for file in files_here(part.directory, part.manifest)]
-    return verify_dataset(dataset_dir, **how_to_check(files, on_progress))
-
-
-def how_to_check(files: Iterable[DatasetFile], on_progress: OnProgress | None = None) -> Checking:
-    """The arguments for `require_files`: with hashes if the `files` are no larger than `HASHED_BYTES`."""
     total, done = sum(file.bytes for file in files), 0
 
     def advance(num_bytes: int) -> None:
@@ -285,7 +273,7 @@ def how_to_check(files: Iterable[DatasetFile], on_progress: OnProgress | None = 
 
     if total <= HASHED_BYTES:
         advance(0)
-    return {"hashes": total <= HASHED_BYTES, "on_bytes": advance}
+    return verify_dataset(dataset_dir, hashes=total <= HASHED_BYTES, on_bytes=advance)
 
 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:

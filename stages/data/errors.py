@@ -12,7 +12,7 @@ MOST_SAID = 300
 
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
-PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
+PACKAGES = {"libarchive": "libarchive-c", "sklearn": "scikit-learn", "smbclient": "smbprotocol"}
 """Modules whose package has another name."""
 
 

@@ -1,6 +1,6 @@
 """The `data:` block of a spec: which text, and how it is tokenised. Imports nothing slow."""
 
-from typing import Annotated, Literal, Protocol, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -46,26 +46,14 @@ class SkippedRecords(Strict):
         return f"{counted(self.total, 'bad record')} ({kinds}): {', '.join(self.first)}{more}"
 
 
-class RecordRules(Protocol):
-    """The keys of a data block that say what a bad record does."""
-
-    @property
-    def on_bad_record(self) -> BadRecordPolicy: ...
-    @property
-    def most_bad_records(self) -> int | None: ...
-
-
-Rules = TypeVar("Rules", bound=RecordRules)
-
-
-def require_skip(rules: Rules) -> Rules:
-    """Returns `rules`. Raises ValueError for a limit of bad records where none is skipped."""
-    if rules.most_bad_records is not None and rules.on_bad_record == "stop":
+def require_skip(spec: Any) -> Any:
+    """Returns a data block. Raises ValueError if it limits bad records, but skips none."""
+    if spec.most_bad_records is not None and spec.on_bad_record == "stop":
         raise ValueError(
-            f"most_bad_records ({rules.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
+            f"most_bad_records ({spec.most_bad_records}) limits on_bad_record: skip, but on_bad_record is stop: set"
             " it to skip, or leave out most_bad_records"
         )
-    return rules
+    return spec
 
 
 class SourceSpec(Strict):
@@ -99,7 +87,7 @@ class SourceSpec(Strict):
     most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
     """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
 
-    _most_bad_records_needs_skip = model_validator(mode="after")(require_skip)
+    _limit_needs_skip = model_validator(mode="after")(require_skip)
 
 
 class DataSpec(SourceSpec):

@@ -8,29 +8,33 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from model.strict import Strict
+from stages.corpus.location import one_spelling
+from stages.corpus.prepared import newest_first
 from stages.data.dataset import (
+    HASHED_BYTES,
     Amount,
     DatasetFile,
     OnProgress,
     PreparedManifest,
-    how_to_check,
     read_prepared,
     require_files,
     require_fingerprint,
 )
+from stages.data.errors import DataError
 from stages.data.spec import SPLITS, SplitName
-from stages.images.spec import ImageSpec
+from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec
+from stages.stage_dir import MANIFEST_NAME
 
-LAYOUT_VERSION = 1
-"""Version of the files' layout, a part of a dataset's identity."""
 INDEX = [("end", "<u8"), ("label", "<u4")]
-"""What an index has of each image: where its bytes end in the shard, and the number of its class."""
+"""Where the bytes of an image end in their file, and the number of its class."""
 
 
 class ImageSplit(Strict):
@@ -38,11 +42,11 @@ class ImageSplit(Strict):
 
     num_images: Amount
     files: tuple[DatasetFile, ...]
-    """Each shard, followed by its index."""
+    """The images and their index."""
 
 
 class ImageManifest(PreparedManifest):
-    """Everything about a dataset except its images. Its `fingerprint` is over all shards and indices, in order."""
+    """Everything about a dataset except its images. Its `fingerprint` is over all files, in order."""
 
     kind: Literal["images"] = "images"
     spec: ImageSpec
@@ -63,7 +67,7 @@ class ImageManifest(PreparedManifest):
 def image_fingerprint(splits: dict[SplitName, ImageSplit]) -> str:
     """The fingerprint of a dataset of images: a sha256 over its files."""
     hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
-    return hashlib.sha256(json.dumps([LAYOUT_VERSION, "images", hashes]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(["images", hashes]).encode()).hexdigest()
 
 
 def read_image_manifest(dataset_dir: Path) -> ImageManifest:
@@ -78,5 +82,23 @@ def check_images(dataset_dir: Path, on_progress: OnProgress | None = None) -> Im
     """
     manifest = read_image_manifest(dataset_dir)
     require_fingerprint(dataset_dir, manifest)
-    require_files(dataset_dir, manifest.files, **how_to_check(manifest.files, on_progress))
+    if on_progress:
+        on_progress("checking the dataset", None)
+    require_files(dataset_dir, manifest.files, hashes=sum(file.bytes for file in manifest.files) <= HASHED_BYTES)
     return manifest
+
+
+def prepared_images(spec: ImageSpec, datasets_dir: Path) -> Iterator[tuple[Path, ImageManifest]]:
+    """The datasets that were prepared for `spec`, newest first, each with its manifest. Their files are not checked."""
+    same = {key: getattr(spec, key) for key in NOT_CONTENT}
+    for path in newest_first(datasets_dir, MANIFEST_NAME):
+        with suppress(DataError):
+            manifest = read_image_manifest(path)
+            if manifest.spec.model_copy(update=same) == in_one_spelling(spec):
+                yield path, manifest
+
+
+def in_one_spelling(spec: ImageSpec) -> ImageSpec:
+    """The same spec with the spelling of local paths that all names of the same files share."""
+    named = {key: source for key in ("images", "validation") if (source := getattr(spec, key)) not in (None, DIGITS)}
+    return spec.model_copy(update={key: one_spelling(source) for key, source in named.items()})
