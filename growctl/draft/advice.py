@@ -165,7 +165,13 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     if fingerprint not in texts:
         remark += f" Whether this text is the law's ({fingerprint[:12]}) is not known."
     return Draft(
-        *(wish, source, search.shape, list(sizes), list(map(round, tokens)), law.recipe.batch_size),
+        wish=wish,
+        source=source,
+        sequence_length=search.shape.sequence_length,
+        batch_size=law.recipe.batch_size,
+        train_tokens=list(map(round, tokens)),
+        shape=search.shape,
+        sizes=list(sizes),
         recipe=law.recipe,
         start=base.path if base and plan.flops > wish.flops else None,
         grows=plan is grown,

@@ -3,9 +3,9 @@
 import json
 import shlex
 import textwrap
-from typing import Any
+from collections.abc import Sequence
 
-from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Sharding, Wish, WishOptions
+from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, AnyDraft, Draft, Wish, WishOptions
 from growctl.draft.sizes import NEOX_VOCABULARY
 from growctl.law.formula import Recipe
 from growctl.schedule.fields import parse_count
@@ -21,19 +21,15 @@ seed: 0
 {start}
 data:
 {data}
-# {origin} shape.
+# {origin}
 model:
-  family: tokenformer
-  num_layers: {draft.sizes[0].num_layers}
-  hidden_size: {draft.shape.width}
-  num_heads: {draft.shape.num_heads}
-{vocabulary}
+{model}
 # Parameters stand on the right. The stages read {ratio:.3g} tokens for each of the last size's.
 stages:
 {stages}
-{releases}# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps.
+# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps.
 training:
-  sequence_length: {draft.shape.sequence_length}
+  sequence_length: {draft.sequence_length}
   batch_size: {draft.batch_size}
   precision: {precision}
 
@@ -45,21 +41,18 @@ evaluation:
 checkpoint:
   every: {draft.save_every}  # a kill costs this many steps at most
 
-{controls}# The machine. You may change this block at any time, also when you resume a run. For several machines:
+{controls}
+# The machine. You may change this block at any time, also when you resume a run. For several machines:
 # launch=slurm or launch=hostfile.
-{launch}"""
-
-_LAUNCH = """\
 launch:
   devices: {devices}
-  zero_stage: {zero_stage}
-  offload: {offload}
+  zero_stage: {draft.sharding[0]}
+  offload: {draft.sharding[1]}
   micro_batch_size: auto
 {hardware}"""
 
-_RULES = """\
-# One warm-up, then constant, then one decay at the end of the ladder, so that growths meet a constant rate. The peak
-# is not tuned for this schedule.
+RULES = """\
+# {about}
 learning_rate:
   peak: {draft.peak:g}
   shape: wsd
@@ -72,11 +65,24 @@ optimizer: {{name: {draft.optimizer}}}
 
 # The growth itself changes nothing (docs/growing.md).
 growth:
+{growth}
+"""
+"""The rate, the optimizer and growths."""
+
+_MODEL = """\
+  family: tokenformer
+  num_layers: {draft.sizes[0].num_layers}
+  hidden_size: {draft.shape.width}
+  num_heads: {draft.shape.num_heads}
+"""
+_ABOUT = """\
+One warm-up, then constant, then one decay at the end of the ladder, so that growths meet a constant rate. The peak
+# is not tuned for this schedule."""
+_GROWTH = """\
   preset: growctl-default
   ramp: {ramp:g}  # of each grown stage's steps, over which the keys of new tokens rise from 0
-  when: fixed  # grow once a stage's tokens are used up; slope would grow once its loss flattens
-"""
-_RELEASES = "releases: all  # finish each smaller size too, in a branch of a tenth of its stage's steps\n\n"
+  when: fixed  # grow once a stage's tokens are used up; slope would grow once its loss flattens"""
+_RELEASES = "\nreleases: all  # finish each smaller size too, in a branch of a tenth of its stage's steps\n"
 _CONTROLS = """\
 # What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
 # that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from
@@ -85,8 +91,7 @@ _CONTROLS = """\
 controls:
   - {{kind: tokenformer-scratch, budgets: {budgets}}}
   - kind: best-scratch
-{more}
-"""
+{more}"""
 _NEOX = f"  vocab_size: {NEOX_VOCABULARY}  # GPT-NeoX-20B's 50,277 entries, padded as published\n"
 _DEVICE = """\
   hardware:  # assumptions that only `growctl plan` uses
@@ -102,43 +107,47 @@ _OPTIMIZERS = {
 }
 
 
+def filled_in(
+    draft: AnyDraft, sizes: Sequence[int], *, precision: str = "auto", max_sequences: str = "", **values: str
+) -> str:
+    """The text of a schedule whose stages have `sizes` parameters, with the reason of each value in a comment."""
+    total, wish = sum(draft.train_tokens), draft.wish
+    return _TEMPLATE.format(
+        draft=draft,
+        ladder=" -> ".join(map(short_count, sizes)),
+        tokens=short_count(total),
+        command=init_command(wish),
+        remark="".join(f"# {line}\n" for line in textwrap.wrap(draft.remark, 118)),
+        start=f"\nstart:\n  checkpoint: {json.dumps(draft.start)}\n" if draft.start else "",
+        ratio=total / sizes[-1],
+        precision=precision,
+        max_sequences=max_sequences or draft.evaluate_sequences,
+        devices=wish.gpus or "auto",
+        hardware=_NO_DEVICE if wish.device is None else _DEVICE.format(device=wish.device),
+        **values,
+    )
+
+
 def schedule_text(draft: Draft) -> str:
-    """The whole schedule, with the reason of each value in a comment."""
-    shape, wish, total = draft.shape, draft.wish, sum(draft.train_tokens)
-    shared = draft.recipe.conditions if draft.recipe else {}
-    values: dict[str, Any] = {
-        "draft": draft,
-        "ladder": " -> ".join(short_count(size.num_parameters) for size in draft.sizes),
-        "tokens": short_count(total),
-        "command": init_command(wish),
-        "data": textwrap.indent(draft.source.block(shape), "  "),
-        "origin": "A published" if shape.published else "Narrower than any published",
-        "vocabulary": _NEOX if draft.source.vocabularies.of(shape) == NEOX_VOCABULARY else "",
-        "ratio": total / draft.sizes[-1].num_parameters,
-        "stages": _stages(draft),
-        "releases": _RELEASES if len(draft.sizes) > 1 else "",
-        "precision": "bf16" if shape.published else shared.get("precision", "auto"),
-        "rules": _rules(draft.recipe)
-        if draft.recipe
-        else _RULES.format(draft=draft, decay=DECAY_SHARE, ramp=RAMP_SHARE, why=_OPTIMIZERS[draft.optimizer]),
-        "remark": "".join(f"# {line}\n" for line in textwrap.wrap(draft.remark, 118)),
-        "start": f"\nstart:\n  checkpoint: {json.dumps(draft.start)}\n" if draft.start else "",
-        "max_sequences": json.dumps(shared.get("evaluation.max_sequences", draft.evaluate_sequences)),
-        "controls": _CONTROLS.format(
-            cost=draft.controls_cost, budgets=list(BUDGETS), more="  - kind: ungrown\n" if draft.start else ""
-        )
-        if draft.grows
-        else "controls: []\n\n",
-        "launch": launch_block(wish, draft.sharding),
-    }
-    return _TEMPLATE.format(**values)
-
-
-def launch_block(wish: WishOptions, sharding: Sharding) -> str:
-    """The lines of the `launch` block."""
-    zero_stage, offload = sharding
-    hardware = _NO_DEVICE if wish.device is None else _DEVICE.format(device=wish.device)
-    return _LAUNCH.format(devices=wish.gpus or "auto", zero_stage=zero_stage, offload=offload, hardware=hardware)
+    """The whole schedule of a ladder of Tokenformers."""
+    shape, known = draft.shape, draft.recipe.conditions if draft.recipe else {}
+    vocabulary = _NEOX if draft.source.vocabularies.of(shape) == NEOX_VOCABULARY else ""
+    growth, why = _GROWTH.format(ramp=RAMP_SHARE), _OPTIMIZERS[draft.optimizer]
+    usual = RULES.format(draft=draft, about=_ABOUT, decay=DECAY_SHARE, why=why, growth=growth)
+    more = "  - kind: ungrown\n" if draft.start else ""
+    controls = _CONTROLS.format(cost=draft.controls_cost, budgets=list(BUDGETS), more=more)
+    return filled_in(
+        draft,
+        [size.num_parameters for size in draft.sizes],
+        data=textwrap.indent(draft.source.block(shape), "  "),
+        origin=f"{'A published' if shape.published else 'Narrower than any published'} shape.",
+        model=_MODEL.format(draft=draft) + vocabulary,
+        stages=_stages(draft) + (_RELEASES if len(draft.sizes) > 1 else ""),
+        precision="bf16" if shape.published else str(known.get("precision", "auto")),
+        rules=_rules(draft.recipe) if draft.recipe else usual,
+        max_sequences=json.dumps(known.get("evaluation.max_sequences", draft.evaluate_sequences)),
+        controls=controls if draft.grows else "controls: []\n",
+    )
 
 
 def _rules(recipe: Recipe) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.draft.advice import advised_draft
-from growctl.draft.document import init_command, schedule_text
+from growctl.draft.document import schedule_text
 from growctl.draft.grow_on import GrowOn, GrowWish, grow_on
 from growctl.draft.recipe import SHARDINGS, Draft, LawWish, Wish, make_draft
 from growctl.ladder.conditions import comparison_conditions
@@ -58,7 +58,7 @@ def drafted(
 
 
 def _text(draft: Draft | GrowOn) -> str:
-    return schedule_text(draft) if isinstance(draft, Draft) else draft.text(init_command(draft.wish))
+    return schedule_text(draft) if isinstance(draft, Draft) else draft.text()
 
 
 def _loaded(text: str, name: str) -> Schedule:

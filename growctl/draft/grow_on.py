@@ -5,32 +5,17 @@ import math
 import re
 import textwrap
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import AfterValidator
 
-from growctl.draft.document import launch_block
-from growctl.draft.recipe import (
-    DECAY_SHARE,
-    EVALUATION_SHARE,
-    FEWEST_STEPS,
-    RAMP_SHARE,
-    SHARDINGS,
-    USUAL_SEQUENCES,
-    WARMUP_SHARE,
-    Sharding,
-    WishOptions,
-    batch_sequences,
-    peak_rate,
-    round_number,
-)
-from growctl.draft.text_source import TextSource, splits, text_source
+from growctl.draft.document import RULES, filled_in
+from growctl.draft.recipe import DECAY_SHARE, RAMP_SHARE, AnyDraft, WishOptions, batch_sequences, peak_rate
+from growctl.draft.text_source import splits, text_source
 from growctl.find_checkpoint import find_checkpoint
 from growctl.ladder.controls import MOST_LAYERS
-from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import DECODER_KEYS, SHARED_KEYS
@@ -56,55 +41,8 @@ REPLAY_SHARE = 0.05
 LONGEST_CONTEXT = 2048
 """The longest context that a draft trains with, however long the checkpoint's is."""
 
-_TEMPLATE = """\
-# {before} -> {after} parameters on {tokens} tokens. Written by:
-#   {command}
-# Every value is yours to change. `growctl plan` on this file shows what it costs; `growctl run` trains it.
-
-seed: 0
-
-start:
-  checkpoint: {checkpoint}
-
-data:
-{data}
-# That of the checkpoint.
-model:
-{model}
-stages:
-  - {{name: {name}, {sizes}, train_tokens: {tokens}}}  # {parameters:,} parameters
-
-# {batch_tokens:,} tokens per step, {steps:,} steps.
-training:
-  sequence_length: {length}
-  batch_size: {batch}
-
-# A second warm-up and decay. The peak is {share:g} of {whose}, so that training unlearns little.
-learning_rate:
-  peak: {peak:g}
-  shape: wsd
-  span: ladder
-  warmup_steps: {warmup}
-  decay: {decay:g}  # of all steps
-
-# {why}
-optimizer: {{name: {optimizer}}}
-
-# The growth itself changes nothing (docs/growing.md).
-growth:
-  {growth}
-
-evaluation:
-  every: {every}
-  max_sequences: {sequences}
-
-checkpoint:
-  every: {every}  # a kill costs this many steps at most
-
-# What growing is compared with: the checkpoint trained on as it is for the same FLOPs{scratch}.
-controls:
-{controls}
-{launch}"""
+_RAMP = f"  ramp: {RAMP_SHARE:g}  # of the stage's steps, over which the keys of new tokens rise from 0"
+_CONTROLS = "# What growing is compared with: the checkpoint trained on as it is for the same FLOPs"
 
 
 def _is_size(text: str) -> str:
@@ -131,9 +69,9 @@ class GrowWish(WishOptions):
     """More of the text that the checkpoint has read, or text like it, to mix in."""
 
 
-@dataclass(frozen=True)
-class GrowOn:
-    """Every number of such a schedule, before it is written down."""
+@dataclass(frozen=True, kw_only=True)
+class GrowOn(AnyDraft):
+    """One stage that grows a checkpoint and trains it on."""
 
     wish: GrowWish
     base: BaseBlock
@@ -141,22 +79,11 @@ class GrowOn:
     """What the stage sets."""
 
     grown: ModelConfig
-    source: TextSource
-    tokens: int
-    sharding: Sharding = SHARDINGS[0]
-    recipe: None = None
-    remark: str = ""
 
     @property
     def num_parameters(self) -> int:
         """Parameters in the end."""
         return num_parameters(self.grown)
-
-    @cached_property
-    def length(self) -> int:
-        """Context of training: the checkpoint's, up to LONGEST_CONTEXT."""
-        known = self.base.sequence_length or read_manifest(Path(self.base.path)).text.context_length
-        return min(known or 1024, LONGEST_CONTEXT)
 
     @property
     def optimizer(self) -> OptimizerName:
@@ -165,54 +92,36 @@ class GrowOn:
         used = trained[-1].determined_by.get("optimizer", {}) if trained else {}
         return "muon" if used.get("name") == "muon" and self.sharding[1] == "none" else "adamw"
 
-    def text(self, command: str) -> str:
-        """The whole schedule, with the reason of each value in a comment."""
+    @property
+    def peak(self) -> float:
+        """The learning rate after the warm-up, low so that training unlearns little."""
+        whole = _peak(Path(self.base.path)) or peak_rate(self.num_parameters, self.optimizer)
+        return float(f"{PEAK_SHARE * whole:.2g}")
+
+    def text(self) -> str:
+        """The whole schedule."""
         model, path = self.base.model, Path(self.base.path)
-        batch = batch_sequences(self.num_parameters, self.tokens, self.length)
-        steps = self.tokens // (batch * self.length)
-        if steps < FEWEST_STEPS:
-            raise UserError(
-                f"--tokens {short_count(self.tokens)}: only {steps} steps of {batch * self.length:,} tokens; must be "
-                f"about {short_count(FEWEST_STEPS * batch * self.length)} or more"
-            )
-        own, whose = _peak(path), "the checkpoint's"
-        if own is None:
-            own, whose = peak_rate(self.num_parameters, self.optimizer), "the peak that suits this size from scratch"
-        keys = ("score_function",) if isinstance(model, TokenformerConfig) else DECODER_KEYS
-        values = model.model_dump(mode="json", include={"family", "vocab_size", *SHARED_KEYS, *keys})
-        values |= {"num_layers": model.num_layers}
-        known, sequences = self.base.flops is not None, max(USUAL_SEQUENCES, enough_sequences(self.length))
-        kind = f"{model.family}-scratch"
-        return _TEMPLATE.format(
-            before=short_count(self.base.num_parameters),
-            after=short_count(self.num_parameters),
-            tokens=short_count(self.tokens),
-            command=command,
-            checkpoint=json.dumps(self.base.path),
+        is_decoder, is_known = not isinstance(model, TokenformerConfig), self.base.flops is not None
+        keys = DECODER_KEYS if is_decoder else ("score_function",)
+        values = model.model_dump(mode="json", include={"family", "vocab_size", *SHARED_KEYS, *keys}, exclude_none=True)
+        whose = "the checkpoint's" if _peak(path) else "the peak that suits this size from scratch"
+        name, tokens = short_count(self.num_parameters).lower(), short_count(self.train_tokens[0])
+        sizes = ", ".join(f"{key}: {value}" for key, value in self.sizes.items())
+        scratch = ", and the large model from scratch" if is_known else "; what it has cost is not known"
+        more = f"  - kind: {model.family}-scratch\n" if is_known else ""
+        about = f"A second warm-up and decay. The peak is {PEAK_SHARE:g} of {whose}, so training unlearns little."
+        why = "As the checkpoint was trained." if self.optimizer == "muon" else "Most models were trained with it."
+        growth = "  depth: interleave" if is_decoder else _RAMP
+        rules = RULES.format(draft=self, about=about, decay=DECAY_SHARE, why=why, growth=growth)
+        return filled_in(
+            self,
+            [self.base.num_parameters, self.num_parameters],
             data=textwrap.indent(self._data(path), "  "),
-            model=textwrap.indent(yaml.safe_dump({k: v for k, v in values.items() if v is not None}), "  "),
-            name=short_count(self.num_parameters).lower(),
-            sizes=", ".join(f"{key}: {value}" for key, value in self.sizes.items()),
-            parameters=self.num_parameters,
-            batch_tokens=batch * self.length,
-            steps=steps,
-            length=self.length,
-            batch=batch,
-            share=PEAK_SHARE,
-            whose=whose,
-            peak=float(f"{PEAK_SHARE * own:.2g}"),
-            warmup=max(10, round(WARMUP_SHARE * steps)),
-            decay=DECAY_SHARE,
-            why="As the checkpoint was trained." if self.optimizer == "muon" else "Most models were trained with it.",
-            optimizer=self.optimizer,
-            growth="depth: interleave"
-            if not isinstance(model, TokenformerConfig)
-            else f"ramp: {RAMP_SHARE:g}  # of the stage's steps, over which the keys of new tokens rise from 0",
-            every=round_number(steps / min(20, EVALUATION_SHARE * self.tokens / (sequences * self.length / 3))),
-            sequences=sequences,
-            scratch=", and the large model from scratch" if known else "; what it has cost is not known",
-            controls="  - kind: ungrown\n" + (f"  - kind: {kind}\n" if known else ""),
-            launch=launch_block(self.wish, self.sharding),
+            origin="That of the checkpoint.",
+            model=textwrap.indent(yaml.safe_dump(values | {"num_layers": model.num_layers}), "  "),
+            stages=f"  - {{name: {name}, {sizes}, train_tokens: {tokens}}}  # {self.num_parameters:,}\n",
+            rules=rules,
+            controls=f"{_CONTROLS}{scratch}.\ncontrols:\n  - kind: ungrown\n{more}",
         )
 
     def _data(self, path: Path) -> str:
@@ -256,8 +165,8 @@ def grow_on(wish: GrowWish, runs_dir: Path) -> GrowOn:
     if wanted <= base.num_parameters:
         raise UserError(f"--params {wish.params}: must be above the {base.num_parameters:,} of {wish.start}, or 2x")
     sizes, grown = _grown(base.model, wanted)
-    added = num_parameters(grown) - base.num_parameters
-    tokens = wish.tokens or parse_count(short_count(round(OPTIMAL_TOKENS * added)))
+    optimal = OPTIMAL_TOKENS * (num_parameters(grown) - base.num_parameters)
+    tokens = wish.tokens or parse_count(short_count(round(optimal)))
     source = text_source(wish.data)
     try:
         text_source(wish.replay or wish.data)
@@ -265,7 +174,21 @@ def grow_on(wish: GrowWish, runs_dir: Path) -> GrowOn:
         raise UserError(str(error).replace("--data", "--replay", 1)) from None
     if not (source.vocabularies.given or (Path(base.path) / TOKENIZER_NAME).exists()):
         raise UserError(f"--from {wish.start}: has no tokenizer; give a dataset that was prepared with its own")
-    return GrowOn(wish, base, sizes, grown, source, tokens)
+    known = base.sequence_length or read_manifest(path).text.context_length
+    length = min(known or 1024, LONGEST_CONTEXT)
+    draft = GrowOn(
+        wish=wish,
+        source=source,
+        sequence_length=length,
+        batch_size=batch_sequences(num_parameters(grown), tokens, length),
+        train_tokens=[tokens],
+        start=base.path,
+        base=base,
+        sizes=sizes,
+        grown=grown,
+    )
+    draft.require_steps(optimal)
+    return draft
 
 
 def _grown(model: ModelConfig, wanted: int) -> tuple[dict[str, int], ModelConfig]:

@@ -94,19 +94,18 @@ class LawWish(WishOptions):
     start: str | None = None
 
 
-@dataclass(frozen=True)
-class Draft:
-    """Every number of a schedule, before it is written down."""
+@dataclass(frozen=True, kw_only=True)
+class AnyDraft:
+    """The numbers that every drafted schedule has, before it is written down."""
 
-    wish: Wish | LawWish
+    wish: WishOptions
     source: TextSource
-    shape: Shape
-    sizes: list[Size]
-    train_tokens: list[int]
-    """Data tokens of each stage."""
-
+    sequence_length: int
     batch_size: int
     """Sequences per step."""
+
+    train_tokens: list[int]
+    """Data tokens of each stage."""
 
     recipe: Recipe | None = None
     """How the runs of a law were trained; None: the rules decide."""
@@ -114,56 +113,20 @@ class Draft:
     start: str | None = None
     """The checkpoint that the first stage starts from."""
 
-    grows: bool = True
-    """Whether the model grows, so that controls have something to compare."""
-
     remark: str = ""
     """What a law predicts; empty without one."""
 
     sharding: Sharding = SHARDINGS[0]
-    controls_cost: float = 0.0
-    """FLOPs that the controls train, in multiples of the ladder's; 0 before they are planned."""
-
-    @cached_property
-    def flops_per_token(self) -> list[float]:
-        """Training FLOPs of each size for a data token."""
-        models = [model_of(self.shape, self.source.vocabularies, size) for size in self.sizes]
-        return [training_flops_per_token(model, self.shape.sequence_length).total for model in models]
-
-    @property
-    def flops(self) -> float:
-        """Training FLOPs of the ladder."""
-        return sum(map(mul, self.flops_per_token, self.train_tokens))
-
-    @property
-    def most_tokens(self) -> float:
-        """The most data tokens that a run reads: the last size at the largest budget, or the first from scratch."""
-        return self.flops * max(BUDGETS[-1] / self.flops_per_token[-1], 1 / self.flops_per_token[0])
-
-    @property
-    def num_parameters(self) -> int:
-        """Parameters in the end."""
-        return self.sizes[-1].num_parameters
 
     @property
     def batch_tokens(self) -> int:
         """Data tokens per step."""
-        return self.batch_size * self.shape.sequence_length
+        return self.batch_size * self.sequence_length
 
     @property
     def num_steps(self) -> int:
         """Steps of the whole ladder."""
         return sum(round(tokens / self.batch_tokens) for tokens in self.train_tokens)
-
-    @property
-    def optimizer(self) -> OptimizerName:
-        """Muon where it runs, which is wherever the optimizer stays on the devices."""
-        return "muon" if self.sharding[1] == "none" else "adamw"
-
-    @property
-    def peak(self) -> float:
-        """The learning rate after the warm-up."""
-        return self.recipe.peak if self.recipe else peak_rate(self.wish.params or 0, self.optimizer)
 
     @property
     def warmup_steps(self) -> int:
@@ -175,19 +138,69 @@ class Draft:
         """Steps between evaluations: about 25 in the ladder, fewer if they exceed `EVALUATION_SHARE` of its FLOPs,
         and one or more before the end of its shortest stage."""
         shortest = round(min(self.train_tokens) / self.batch_tokens)
-        evaluated = self.evaluate_sequences * self.shape.sequence_length / 3  # a step also goes backward, at twice that
+        evaluated = self.evaluate_sequences * self.sequence_length / 3  # a step also goes backward, at twice that
         most = min(25, EVALUATION_SHARE * sum(self.train_tokens) / evaluated)
         return min(round_number(min(self.num_steps / most, shortest / 2)), max(1, shortest - 1))
 
     @property
     def evaluate_sequences(self) -> int:
         """Sequences of an evaluation: USUAL_SEQUENCES, or more if these are too few to trust."""
-        return max(USUAL_SEQUENCES, enough_sequences(self.shape.sequence_length))
+        return max(USUAL_SEQUENCES, enough_sequences(self.sequence_length))
 
     @property
     def save_every(self) -> int:
         """Steps between checkpoints."""
         return min(1000, self.evaluate_every)
+
+    def require_steps(self, optimal: float) -> None:
+        """Raises UserError if there are too few steps to train. `optimal`: the compute-optimal tokens."""
+        if self.num_steps < FEWEST_STEPS or min(self.train_tokens) < self.batch_tokens:
+            raise UserError(
+                f"--tokens {short_count(sum(self.train_tokens))}: only {self.num_steps} steps of "
+                f"{self.batch_tokens:,} tokens; must be about {short_count(FEWEST_STEPS * self.batch_tokens)} or more, "
+                f"and {short_count(round(optimal))} are compute-optimal"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft(AnyDraft):
+    """A ladder of Tokenformers."""
+
+    wish: Wish | LawWish
+    shape: Shape
+    sizes: list[Size]
+    grows: bool = True
+    """Whether the model grows, so that controls have something to compare."""
+
+    controls_cost: float = 0.0
+    """FLOPs that the controls train, in multiples of the ladder's; 0 before they are planned."""
+
+    @cached_property
+    def flops_per_token(self) -> list[float]:
+        """Training FLOPs of each size for a data token."""
+        models = [model_of(self.shape, self.source.vocabularies, size) for size in self.sizes]
+        return [training_flops_per_token(model, self.sequence_length).total for model in models]
+
+    @property
+    def most_tokens(self) -> float:
+        """The most data tokens that a run reads: the last size at the largest budget, or the first from scratch."""
+        flops = sum(map(mul, self.flops_per_token, self.train_tokens))
+        return flops * max(BUDGETS[-1] / self.flops_per_token[-1], 1 / self.flops_per_token[0])
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters in the end."""
+        return self.sizes[-1].num_parameters
+
+    @property
+    def optimizer(self) -> OptimizerName:
+        """Muon where it runs, which is wherever the optimizer stays on the devices."""
+        return "muon" if self.sharding[1] == "none" else "adamw"
+
+    @property
+    def peak(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.recipe.peak if self.recipe else peak_rate(self.wish.params or 0, self.optimizer)
 
 
 def make_draft(wish: Wish, devices: int = 1) -> Draft:
@@ -198,12 +211,7 @@ def make_draft(wish: Wish, devices: int = 1) -> Draft:
     sources = named or map(text_source, BY_SIZE)
     drafts = (_sized(wish, source, total, devices) for source in sources if BUDGETS[-1] * total <= source.lasts)
     draft = next(draft for draft in drafts if draft.most_tokens <= draft.source.lasts)
-    if draft.num_steps < FEWEST_STEPS or min(draft.train_tokens) < draft.batch_tokens:
-        optimal = short_count(OPTIMAL_TOKENS * wish.params)
-        raise UserError(
-            f"--tokens {short_count(total)}: only {draft.num_steps} steps of {draft.batch_tokens:,} tokens; must be "
-            f"about {short_count(FEWEST_STEPS * draft.batch_tokens)} or more, and {optimal} are compute-optimal"
-        )
+    draft.require_steps(OPTIMAL_TOKENS * wish.params)
     return draft
 
 
@@ -216,7 +224,15 @@ def _sized(wish: Wish, source: TextSource, total: int, devices: int) -> Draft:
             f"--gpus {devices}: more than the {best} sequences of a step that suits {short_count(wish.params)} "
             f"parameters and {short_count(total)} tokens; use {best} or fewer"
         )
-    return Draft(wish, source, shape, sizes, stage_tokens(sizes, total), devices * round(best / devices))
+    return Draft(
+        wish=wish,
+        source=source,
+        sequence_length=shape.sequence_length,
+        batch_size=devices * round(best / devices),
+        train_tokens=stage_tokens(sizes, total),
+        shape=shape,
+        sizes=sizes,
+    )
 
 
 def stage_tokens(sizes: Sequence[Size], total: int) -> list[int]:
