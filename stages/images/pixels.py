@@ -103,7 +103,7 @@ class Augmenter:
             y, x = rng.integers(height), rng.integers(width)
             rows = slice(max(0, y - int(half * height)), min(height, y + int(half * height)))
             columns = slice(max(0, x - int(half * width)), min(width, x + int(half * width)))
-            pixels_2CHW[:, :, rows, columns] = pixels_2CHW[::-1, :, rows, columns].copy()
+            pixels_2CHW[:, :, rows, columns] = pixels_2CHW[::-1, :, rows, columns]
             kept = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
         else:
             pixels_2CHW[:] = kept * pixels_2CHW + (1 - kept) * pixels_2CHW[::-1]
