@@ -1,15 +1,13 @@
 """What training does to images before the model reads them. Imports nothing slow."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from model.strict import Strict, example
 
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Alpha = Annotated[float, Field(ge=0.0, le=100.0)]
-"""Both parameters of a beta distribution; 0 turns off what is drawn from it."""
 
 
 class RandAugment(Strict):
@@ -19,7 +17,6 @@ class RandAugment(Strict):
 
     num_ops: Annotated[PositiveInt, example(2, "operations")] = 2
     """Operations on each image, drawn from fourteen."""
-
     magnitude: Annotated[NonNegativeInt, Field(le=30), example(9, "of 30")] = 9
     """Strength of the operations, in thirtieths of the strongest."""
 
@@ -29,36 +26,23 @@ class Augmentation(Strict):
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
-    crop: Annotated[
-        list[Share] | None, Field(min_length=2, max_length=2), example([0.08, 1.0], "least and most share of the area")
-    ] = None
-    """A random part of the image, with an aspect ratio from 3/4 to 4/3, resized to the model's size. By default the
-    shorter side is resized and the centre cut out, as in evaluation."""
-
+    crop: Annotated[list[Share] | None, Field(min_length=2, max_length=2), example([0.08, 1.0], "shares")] = None
+    """The least and the most share of the area in a random part of an image, with an aspect ratio from 3/4 to 4/3,
+    which is resized to the model's size. By default the shorter side is resized and the centre cut out, as in
+    evaluation."""
     flip: Annotated[bool, example(True)] = False
     """Whether half of the images are mirrored, left to right."""
-
     randaugment: RandAugment | None = None
-    """Random operations on colours and geometry; needs torchvision: pip install 'growctl[images]'."""
-
-    erasing: Annotated[Probability, example(0.25, "probability")] = 0.0
+    """Random operations on colours and geometry; needs torchvision: `pip install 'growctl[images]'`."""
+    erasing: Annotated[Share, example(0.25, "probability")] = 0.0
     """Random erasing (arXiv 1708.04896): how often a rectangle of 2 to 33 % of the image is filled with grey."""
-
     mixup: Annotated[Alpha, example(0.8, "alpha")] = 0.0
-    """Mixup (arXiv 1710.09412): pairs of images are blended, with a share from a beta distribution of this alpha."""
-
+    """Mixup (arXiv 1710.09412): pairs of images are blended, with a share from a beta distribution with this alpha."""
     cutmix: Annotated[Alpha, example(1.0, "alpha")] = 0.0
-    """CutMix (arXiv 1905.04899): pairs of images exchange a rectangle, with its area from a beta distribution of this
-    alpha. With `mixup` too, each pair gets one of the two, at random."""
-
+    """CutMix (arXiv 1905.04899): pairs of images exchange a rectangle, whose area is drawn likewise. With `mixup` too,
+    each pair gets one of the two, at random."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0), example(0.1, "probability")] = 0.0
     """The probability of a target that is spread evenly over all classes."""
-
-    @model_validator(mode="after")
-    def _least_is_less(self) -> Self:
-        if self.crop and self.crop[0] > self.crop[1]:
-            raise ValueError(f"crop ({self.crop}) must have the least share before the most")
-        return self
 
     @property
     def mixes(self) -> bool:

@@ -139,11 +139,6 @@ class PreparedManifest(Sealed):
     """sha256 over everything that determines the samples. Independent of paths, times and the number of workers."""
 
     @property
-    def files(self) -> list[DatasetFile]:
-        """The files of all splits."""
-        raise NotImplementedError
-
-    @property
     def computed_fingerprint(self) -> str:
         """The fingerprint that follows from the rest of the manifest."""
         raise NotImplementedError
@@ -173,6 +168,7 @@ class DatasetManifest(PreparedManifest):
 
     @property
     def files(self) -> list[DatasetFile]:
+        """The files of all splits."""
         return [file for split in self.splits.values() for file in split.files]
 
     def text_facts(self, context_length: int) -> TextFacts:

@@ -178,7 +178,7 @@ def _write_dataset(spec: ImageSpec, sources: list[Source], staging: Path, progre
     """Writes the images. Returns the manifest to write."""
     meter = progress.meter("checking images", sum(file.num_bytes for source in sources for file in source.files))
     skipped, workers = Skipped(spec, "data.images"), spec.workers or 2 * len(os.sched_getaffinity(0))
-    fractions = [spec.held_out, 1.0] if spec.validation else [spec.held_out]
+    fractions = [0.0, 1.0] if spec.validation else [spec.validation_fraction]
     rows: dict[SplitName, list[tuple[int, int]]] = {split: [] for split in SPLITS}
     with (
         (staging / "train.images").open("wb") as train,
@@ -201,7 +201,7 @@ def _write_dataset(spec: ImageSpec, sources: list[Source], staging: Path, progre
     if (number := len({label for _, label in rows["train"]})) != spec.num_classes:
         raise DataError(f"data.images.num_classes: {spec.num_classes}, but {number} have images to train on")
     if not rows["validation"]:
-        raise DataError(f"data.images.validation_fraction: {spec.held_out} leaves no images to validate on")
+        raise DataError(f"data.images.validation_fraction: {spec.validation_fraction} leaves no images to validate on")
     for split in SPLITS:
         np.array(rows[split], INDEX).tofile(staging / f"{split}.index")
     written = list_files(staging)

@@ -1,6 +1,6 @@
 """The `data.images:` block of a schedule: which images, and how they are read. Imports nothing slow."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
 
@@ -9,7 +9,6 @@ from stages.data.spec import BadRecordPolicy, require_skip
 
 DIGITS = "digits"
 """The name of scikit-learn's digits in place of a path."""
-DEFAULT_VALIDATION_FRACTION = 0.1
 NOT_CONTENT = ("workers",)
 """The keys that change no image."""
 
@@ -25,40 +24,19 @@ class ImageSpec(Strict):
     `shard-{0000..0146}.tar`. A local path or any fsspec URL. Classes are numbered in the order of their folders' names;
     each sample of a shard has an image and its class, counted from 0, in a `.cls` or a `.cls.txt`. Only files with the
     ending of an image count."""
-
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """The images to validate on, in the same form and with the same classes. Without it, `validation_fraction` of
-    `images`."""
-
-    validation_fraction: Annotated[float | None, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = None
-    """Share of `images` held out for validation; by default 0.1. A hash of their bytes selects them, so the split is
-    the same on every machine, and equal images are always in the same split. Not allowed with `validation`."""
-
+    """The images to validate on, in the same form and with the same classes; by default a part of `images`."""
+    validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
+    """Without `validation`: the share of `images` held out for it. A hash of their bytes selects them, so the split is
+    the same on every machine, and equal images are always in the same split."""
     num_classes: Annotated[int, Field(ge=2, le=2**20), example(1000, "classes")]
     """How many classes the images have. growctl refuses images that have another number."""
-
     on_bad_record: Annotated[BadRecordPolicy, example("skip")] = "stop"
     """What an image that cannot be decoded does, or a sample of a shard without a class. `stop` ends with an error that
     names it; `skip` leaves it out and counts it."""
-
     most_bad_records: Annotated[PositiveInt | None, example(1000, "records")] = None
     """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
-
     workers: Annotated[PositiveInt | None, example(4, "threads")] = None
     """Threads that read and check the images; by default two per core. This changes only the time."""
 
     _most_bad_records_needs_skip = model_validator(mode="after")(require_skip)
-
-    @model_validator(mode="after")
-    def _one_source_of_validation(self) -> Self:
-        if self.validation is not None and self.validation_fraction is not None:
-            raise ValueError(
-                f"validation_fraction ({self.validation_fraction}) holds out a part of images, but validation"
-                f" ({self.validation!r}) names others: leave out one of the two"
-            )
-        return self
-
-    @property
-    def held_out(self) -> float:
-        """The share of `images` that is for validation."""
-        return 0.0 if self.validation else self.validation_fraction or DEFAULT_VALIDATION_FRACTION

@@ -126,7 +126,7 @@ def test_folders_and_shards_of_the_same_images_give_the_same_images_and_classes(
 def test_images_to_validate_on_may_have_a_source_of_their_own(tmp_path):
     train, val = write_folders(tmp_path / "train"), write_folders(tmp_path / "val", 2)
     shard = write_shard(tmp_path / "val.tar", folder_samples(val))
-    specs = [spec_of(train, validation=str(each), validation_fraction=None) for each in (val, shard)]
+    specs = [spec_of(train, validation=str(each)) for each in (val, shard)]
     manifests = [read_image_manifest(prepare_images(spec, tmp_path / "datasets")) for spec in specs]
     assert [manifests[0].splits[split].num_images for split in SPLITS] == [36, 6]
     assert manifests[0].fingerprint == manifests[1].fingerprint

@@ -3,6 +3,7 @@
 import pickle
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
