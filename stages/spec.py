@@ -8,14 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from model.config import Kernels, TokenformerConfig
 from model.flops import recomputed_flops_per_token

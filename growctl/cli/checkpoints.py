@@ -3,16 +3,15 @@
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints, unusable
+from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, from_options, prints, unusable
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.ladder.sizes import Growth
-    from model.policy import GrowthPolicy
     from model.shapes import ModelConfig
     from stages.checkpoint.lineage import Lineage
 
@@ -119,14 +118,13 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.runs.show import WrittenCheckpoint
     from growctl.text.progress import progress_bar
-    from model.policy import grow_config
+    from model.policy import GrowthPolicy, grow_config
     from model.shapes import num_parameters
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
 
-    policy = _policy(
-        preset, init=init, tau=tau, depth=depth, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump
-    )
+    given = {"init": init, "tau": tau, "depth": depth, "copy_noise": copy_noise, "moments": moments}
+    policy = from_options(GrowthPolicy.of, {"preset": preset, **given, "allow_jump": allow_jump})
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     model = read_manifest(source).model
     if model.family == "decoder" and (preset != "growctl-default" or init or tau):
@@ -245,22 +243,6 @@ def _check_new(output: Path) -> None:
 
     check_new(output, "--output")
     remove_abandoned(output.parent, _tell)
-
-
-def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
-    """The preset's policy, changed by the options `given`. Raises UserError for a combination that makes no sense."""
-    from pydantic import ValidationError
-
-    from model.policy import GrowthPolicy
-    from model.strict import first_reason
-
-    try:
-        return GrowthPolicy.of(preset, **{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        [problem, *_] = error.errors()
-        option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
-        finite = "must be a finite number" if problem["type"] == "finite_number" else first_reason(error)
-        raise unusable(option + finite) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from growctl.cli.options import (
     DtypeName,
     RunsDir,
     TokenizerFile,
+    from_options,
     unusable,
 )
 from growctl.text.escaping import say, visible
@@ -66,42 +67,21 @@ def generate(
     """
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.text.documents import print_document
+    from stages.generate.settings import GenerationSettings, Sampling
 
-    settings = _settings(
-        {"temperature": temperature, "top_k": top_k, "top_p": top_p},
-        greedy=greedy,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        num_samples=samples,
-        stop=tuple(stop or ()),
-        context_length=context_length,
-    )
+    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    given = [name.replace("_", "-") for name, value in chosen.items() if value is not None]
+    if greedy and given:
+        raise unusable(f"--greedy always chooses the likeliest token; leave out --{given[0]}")
+    sampling = from_options(Sampling, {"seed": seed, **chosen, **({"temperature": 0.0} if greedy else {})})
+    lengths = {"max_new_tokens": max_new_tokens, "num_samples": samples, "context_length": context_length}
+    settings = from_options(GenerationSettings, {"sampling": sampling, "stop": tuple(stop or ()), **lengths})
     text = _prompt(prompt)
     with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
         if as_json:
             print_document(_generate(pretrained, text, settings))
         else:
             _print_generation(pretrained, text, settings)
-
-
-def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: Any) -> "GenerationSettings":
-    """The settings that the options stand for. Raises UserError, naming the option, if a value is unusable."""
-    from pydantic import ValidationError
-
-    from model.strict import first_reason
-    from stages.generate.settings import GenerationSettings, Sampling
-
-    given = {name: value for name, value in chosen.items() if value is not None}
-    if greedy and given:
-        option = next(iter(given)).replace("_", "-")
-        raise unusable(f"--greedy always chooses the likeliest token; leave out --{option}")
-    try:
-        sampling = Sampling(seed=seed, **({"temperature": 0.0} if greedy else given))
-        return GenerationSettings(sampling=sampling, **settings)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        option = str(problem["loc"][0]).replace("_", "-")
-        raise unusable(f"--{option} {problem['input']!r}: {first_reason(error)}") from None
 
 
 def _prompt(given: str | None) -> str:

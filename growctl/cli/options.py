@@ -2,11 +2,11 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -14,6 +14,8 @@ from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.text.section import Section
+
+Made = TypeVar("Made")
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
@@ -121,6 +123,22 @@ def unusable(message: str) -> Exception:
     from model.errors import UserError
 
     return UserError(message)
+
+
+def from_options(make: Callable[..., Made], given: Mapping[str, Any]) -> Made:
+    """What `make` makes of the options that have a value. Raises UserError, naming the option, for a value that it
+    rejects."""
+    from pydantic import ValidationError
+
+    from model.strict import first_reason
+
+    try:
+        return make(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        [problem, *_] = error.errors()
+        option = "".join(f"--{name} {problem['input']!r}: ".replace("_", "-") for name in problem["loc"][:1])
+        reason = "must be a finite number" if problem["type"] == "finite_number" else first_reason(error)
+        raise unusable(option + reason) from None
 
 
 @dataclass(frozen=True)

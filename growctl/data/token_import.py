@@ -23,13 +23,7 @@ from stages.corpus.tasks import OnProgress, Progress
 from stages.corpus.token_files import RawType, TokenFile, open_token_files
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
-from stages.data.dataset import (
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    dataset_fingerprint,
-    dataset_manifest_bytes,
-)
+from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array, chunks

@@ -4,9 +4,11 @@ Least squares of the loss in nats, because seeds spread about as wide at every s
 that a single run that went wrong counts less. Intervals: a bootstrap over clusters of whole runs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean, variance
 from typing import Any, get_args
 
 import numpy as np
@@ -17,13 +19,13 @@ from growctl.law.formula import (
     Counts,
     Floats,
     Formula,
+    HeldOut,
     Interval,
     Law,
     LawModel,
     Paths,
     measures,
 )
-from growctl.law.held_out import held_out_errors
 from growctl.law.measured import Model, check_alike, read_models, read_recipe
 from growctl.runs.runs import RunReport
 from model.errors import UserError
@@ -36,6 +38,7 @@ SIGNIFICANCE = 0.01
 FEWEST_SIZES, FEWEST_LENGTHS, FEWEST_GROWN = 4, 3, 12
 """Five parameters need three sizes and lengths, and a fourth size to leave out; a term needs two grown settings."""
 _LEAST, _MOST = 0.02, 2.0  # exponents
+_EQUAL_FLOPS = 0.05  # the relative difference up to which an opponent costs the same
 
 
 class _Data:
@@ -237,3 +240,45 @@ def _ranges(models: Sequence[Model], counts: Counts) -> dict[str, tuple[float, f
 
 def _rms(models: Sequence[LawModel]) -> float | None:
     return float(np.sqrt(np.mean([(m.measured - m.predicted) ** 2 for m in models]))) if models else None
+
+
+def held_out_errors(law: Law, models: Sequence[Model]) -> tuple[HeldOut, ...]:
+    """Each held-out setting against its prediction, and grown ones against the best one from scratch. The spread of
+    seeds is pooled over all settings."""
+    from scipy.special import stdtrit  # slow
+
+    settings: dict[Any, list[Model]] = {}
+    for model in models:
+        settings.setdefault(model.path, []).append(model)
+    losses = [[model.loss for model in seeds] for seeds in settings.values()]
+    degrees = sum(len(each) - 1 for each in losses)
+    squares = sum(variance(each) * (len(each) - 1) for each in losses if len(each) > 1)
+    spread, most = (math.sqrt(squares / degrees), float(stdtrit(degrees, 0.975))) if degrees else (None, 0.0)
+    records = [_record(law, seeds, spread) for seeds in settings.values()]
+    return tuple(_against(record, records, most) if record.is_grown else record for record in records)
+
+
+def _record(law: Law, seeds: Sequence[Model], spread: float | None) -> HeldOut:
+    return HeldOut(
+        name=seeds[0].name,
+        is_grown=len(seeds[0].path) > 1,
+        flops=seeds[0].flops,
+        measured=fmean(model.loss for model in seeds),
+        predicted=float(law.losses(seeds[0].path, seeds[0].flops)[0]),
+        standard_error=None if spread is None else spread / math.sqrt(len(seeds)),
+    )
+
+
+def _against(grown: HeldOut, records: Sequence[HeldOut], most: float) -> HeldOut:
+    """`grown`, compared with the best held-out model from scratch of equal FLOPs."""
+    rivals = [each for each in records if not each.is_grown]
+    rivals = [each for each in rivals if math.isclose(each.flops, grown.flops, rel_tol=_EQUAL_FLOPS)]
+    best = min(rivals, key=lambda each: each.measured, default=None)
+    if best is None or grown.standard_error is None or best.standard_error is None:
+        return grown
+    expected, mean = grown.predicted - best.predicted, grown.measured - best.measured
+    half = most * math.hypot(grown.standard_error, best.standard_error)
+    advice = "undecided" if abs(mean) <= half else "right" if mean * expected > 0 else "wrong"
+    update: dict[str, Any] = {"opponent": best.name, "predicted_difference": expected, "advice": advice}
+    update["measured_difference"] = Interval(estimate=mean, low=mean - half, high=mean + half)
+    return grown.model_copy(update=update)

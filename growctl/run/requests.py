@@ -16,15 +16,7 @@ from growctl.ladder.warnings import too_slow
 from growctl.launch.machines import Devices, Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
-from growctl.runs.directory import (
-    RunError,
-    RunSet,
-    controls_of,
-    own_schedule,
-    read_run_set,
-    steps_done,
-    write_run_set,
-)
+from growctl.runs.directory import RunError, RunSet, controls_of, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule

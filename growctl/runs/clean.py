@@ -30,13 +30,7 @@ from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.remote import CACHE_NAME
 from stages.spec import TrainSpec
-from stages.stage_dir import (
-    StagePaths,
-    is_set_aside,
-    is_unfinished,
-    preparation_lock,
-    removal_directory,
-)
+from stages.stage_dir import StagePaths, is_set_aside, is_unfinished, preparation_lock, removal_directory
 
 Kind = Literal["leftover", "conversion", "checkpoint", "trunk", "dataset"]
 

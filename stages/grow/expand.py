@@ -29,13 +29,7 @@ from model.widening import widened
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
-from stages.checkpoint.manifest import (
-    Manifest,
-    history_of,
-    manifest_hash,
-    parameter_file,
-    verify_checkpoint,
-)
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, parameter_file, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter, require_parameters, write_parameters
 from stages.stage_dir import TOKENIZER_NAME
 

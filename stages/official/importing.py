@@ -11,14 +11,7 @@ from torch import Tensor
 
 from model.shapes import parameter_shapes
 from model.strict import problem_of
-from stages.checkpoint.foreign import (
-    MODEL_FILES,
-    check_tensors,
-    finite,
-    fitting_tokenizer,
-    open_weights,
-    write_import,
-)
+from stages.checkpoint.foreign import MODEL_FILES, check_tensors, finite, fitting_tokenizer, open_weights, write_import
 from stages.checkpoint.lineage import ImportRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts
 from stages.checkpoint.pretrained import text_facts

@@ -27,18 +27,7 @@ from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.stage_dir import MANIFEST_NAME
-from tests.growctl.analysis.ladders import (
-    CURVE,
-    LAST,
-    WORK,
-    against,
-    always,
-    grown,
-    noise,
-    scheduled,
-    seed_of,
-    seeds,
-)
+from tests.growctl.analysis.ladders import CURVE, LAST, WORK, against, always, grown, noise, scheduled, seed_of, seeds
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, stage_of
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import BASE, changed, parse
