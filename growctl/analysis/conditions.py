@@ -71,18 +71,13 @@ def conditions_of(run: RunReport) -> dict[str, Any]:
         if not key.startswith("launch.") and key not in ("data.tokenizer", "data.mixture", "training.precision")
         if not (key.startswith("data.") and key.endswith("_text"))
     }
-    values |= {"dataset": dataset_name(run)}
+    values |= {"dataset": run.dataset_fingerprint[:12]}
     precisions = {precision for _, _, precision in run.machines} - {UNKNOWN}
     return values | ({"precision": " and ".join(sorted(precisions))} if precisions else {})
 
 
 def _steps(run: RunReport) -> dict[str, Any]:
     return {f"stages.{number}.train_steps": stage.planned_steps for number, stage in enumerate(run.stages)}
-
-
-def dataset_name(run: RunReport) -> str:
-    """The start of the fingerprint of a run's dataset."""
-    return run.dataset_fingerprint[:12]
 
 
 def measured_alike(a: RunReport, b: RunReport) -> str | None:
@@ -157,7 +152,8 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
         if kind == BEST_SCRATCH:
             meant.append(meant[-1] | _only(last, ("num_layers",)))
         if kind != "decoder-scratch" and _only(last, SHAPE) not in meant:
-            yield f"its shape ({_words(_only(last, SHAPE))}), which is none of the ladder's"
+            shape = ", ".join(f"{key} {shown(value)}" for key, value in _only(last, SHAPE).items())
+            yield f"its shape ({shape}), which is none of the ladder's"
         yield from _unlike(last, ladders[-1], _BATCH, "its stage")
         read = _weights(ladders)
         if _weights(its) != read[: len(_weights(its))] or (kind != EACH_SIZE and _weights(its) != read):
@@ -210,10 +206,6 @@ def _unlike(stage: dict[str, Any], other: dict[str, Any], keys: Sequence[str], w
     for key in keys:
         if stage.get(key) != other.get(key):
             yield f"{key} of {what} ({shown(stage.get(key))}, the ladder {shown(other.get(key))})"
-
-
-def _words(stage: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {shown(value)}" for key, value in stage.items())
 
 
 def _weights(stages: Sequence[dict[str, Any]]) -> list[Any]:

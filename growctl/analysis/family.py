@@ -72,12 +72,13 @@ def family(group: Group) -> Family | None:
     models = tuple(_verdict(group, arm) for arm in arms)
     prices = [_price(run) for run in group.ladder.runs.values()]
     flops = None if None in prices else fmean(price for price in prices if price is not None)
-    parts = [(arm, verdict.multiplier) for arm, verdict in zip(arms, models, strict=True)]
+    costs = [fmean(FLOPS.of(run.stages) or 0.0 for run in arm.runs.values()) for arm in arms]
+    parts = [(cost, verdict.multiplier) for cost, verdict in zip(costs, models, strict=True)]
     sums = []
     for end in ("estimate", "low", "high"):
         terms = [
-            getattr(multiplier, end) * _cost(arm) if multiplier and getattr(multiplier, end) is not None else None
-            for arm, multiplier in parts
+            getattr(multiplier, end) * cost if multiplier and getattr(multiplier, end) is not None else None
+            for cost, multiplier in parts
         ]
         known = [term for term in terms if term is not None]
         sums.append(sum(known) / flops if len(known) == len(terms) and flops else None)
@@ -96,10 +97,6 @@ def _verdict(group: Group, arm: Arm) -> Verdict:
     name = f"training {size_text(arm.num_parameters)} from scratch"
     unknown = "" if own else f"no control has {size_text(arm.num_parameters)}"
     return judge([model], Opponent(name, EACH_SIZE, (own,), unknown=unknown))
-
-
-def _cost(arm: Arm) -> float:
-    return fmean(FLOPS.of(run.stages) or 0.0 for run in arm.runs.values())
 
 
 def _price(ladder: RunReport) -> float | None:

@@ -173,7 +173,9 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     if not opponent.is_strictest:
         unknown = replace(unknown, missing=_is_missing(strongest), command=training_command(candidates, strongest))
     needed = replace(opponent, curves=tuple(_needed(group.ladder, curve) for curve in opponent.curves))
-    cautions = (*_cautions(group, opponent), *_needless(opponent.arms, needed.arms))
+    needless = "at a budget that the comparison does not need, and does not count."
+    diverged = (f"{_divergence(arm, arm.name)}, {needless}" for arm in opponent.arms if arm not in needed.arms)
+    cautions = (*_cautions(group, opponent), *diverged)
     is_control, opponent = any(arm.control for arm in opponent.arms), needed
     if why := _why_unknown(group, opponent):
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
@@ -445,11 +447,6 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
 
 def _divergence(arm: Arm, name: str) -> str:
     return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses) + len(arm.absent)}"
-
-
-def _needless(arms: Sequence[Arm], needed: Sequence[Arm]) -> Iterator[str]:
-    for arm in (arm for arm in arms if arm not in needed):
-        yield f"{_divergence(arm, arm.name)}, at a budget that the comparison does not need, and does not count."
 
 
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:

@@ -142,7 +142,9 @@ def compare(a: Group, b: Group) -> Pair:
     pair = Pair(a.name, b.name, differing, measured_alike(a.first, b.first) or "", None)
     if pair.why_not:
         return pair
-    verdict = judge([a], Opponent(b.name, LADDER, (tuple(model_arms(b)),), unknown=_no_model(b)))
+    models = tuple(model_arms(b))
+    unknown = "" if models else f"{b.name} has no finished model"
+    verdict = judge([a], Opponent(b.name, LADDER, (models,), unknown=unknown))
     return replace(pair, verdict=verdict)
 
 
@@ -163,10 +165,6 @@ def _losses(arm: Arm) -> ArmLosses:
         runs={seed: run.name for seed, run in arm.runs.items()},
         absent=dict(arm.absent),
     )
-
-
-def _no_model(group: Group) -> str:
-    return "" if model_arms(group) else f"{group.name} has no finished model"
 
 
 def _without_ladder(runs: Sequence[RunReport]) -> list[Verdict]:

@@ -3,6 +3,7 @@
 Slow modules are imported on use.
 """
 
+import json
 import os
 import shlex
 import sys
@@ -199,11 +200,12 @@ def schema(
 
     Example: growctl schema status
     """
-    from growctl.schedule.json_schema import schema_text
-    from growctl.text.document_schema import document_schema_text
+    from growctl.schedule.json_schema import schedule_schema
+    from growctl.text.document_schema import document_schema
 
     name = "-".join(document or [SCHEDULE])  # `schema import official` as the command is written
-    print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
+    schema = schedule_schema() if name == SCHEDULE else document_schema(name)
+    print(json.dumps(schema, indent=1, ensure_ascii=False))
 
 
 def _say_drafted(draft: "Draft | GrowOn", plan: "Plan", path: Path | None) -> None:

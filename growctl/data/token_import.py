@@ -99,7 +99,8 @@ def import_tokens(
         for split in SPLITS
     }
     progress.say("writing the dataset")
-    token_bytes = _token_bytes(pieces, vocab_size)
+    widths = {piece.file.tokens.itemsize for piece in pieces}  # files that all have one need no copy
+    token_bytes: Literal[2, 4] = 2 if widths == {2} or (widths != {4} and vocab_size <= 2**16) else 4
     with raise_when_full(output), whole_directory(output) as staging:
         tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, file.read_bytes()).sha256
         described = {}
@@ -164,12 +165,6 @@ def _split_pieces(
                 f" for {name}; choose another, or name other files"
             )
     return splits
-
-
-def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
-    """The width of the dataset's tokens: that of the files if all have the same, so that none needs a copy."""
-    widths = {piece.file.tokens.itemsize for piece in pieces}
-    return 2 if widths == {2} or (widths != {4} and vocab_size <= 2**16) else 4
 
 
 def _require_first(piece: Piece, token_id: int) -> None:

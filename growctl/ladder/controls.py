@@ -101,7 +101,9 @@ def _generated(
             if is_last_of_its_size and (index < last or not is_twinned):
                 yield plan.name, _scratch(schedule, index, plan.model, budget * total, plans)
         for depth in block.depths:
-            yield of_depth(depth), _scratch(schedule, last, _of_depth(largest, depth), budget * total, plans)
+            same_layers = {"blocks": largest.blocks[:1] * depth, "block_ids": tuple(range(depth))}
+            model = largest.model_copy(update=same_layers)
+            yield of_depth(depth), _scratch(schedule, last, model, budget * total, plans)
     elif kind == "scratch-of-each-size":
         for plan, cost in finished_models(schedule, plans):
             if cost.total < total or not (is_twinned or "best-scratch" in others):
@@ -176,11 +178,6 @@ def _ungrown(schedule: Schedule) -> Schedule:
     stage = _bare(schedule.stages[-1]).model_copy(update=own)
     update = {"stages": [stage], "growth": _fixed_growth(schedule), "launch": _launch(schedule, 0)}
     return schedule.model_copy(update=update)
-
-
-def _of_depth(model: ModelConfig, num_layers: int) -> ModelConfig:
-    """`model`, whose layers are equal, with so many of them."""
-    return model.model_copy(update={"blocks": model.blocks[:1] * num_layers, "block_ids": tuple(range(num_layers))})
 
 
 def _tokens(shape: ModelConfig) -> dict[str, int | None]:

@@ -86,11 +86,6 @@ class StagePlan:
     """The name of the stage that a release branches from; None for a stage of the ladder."""
 
     @property
-    def tokens_per_step(self) -> int:
-        """Data tokens of one optimizer step."""
-        return self.batch.tokens
-
-    @property
     def first_sample(self) -> int:
         """`first_token` in sequences of the stage's own context."""
         return first_sample(self.first_token, self.batch.sequence_length)
@@ -98,7 +93,7 @@ class StagePlan:
     @property
     def budget_tokens(self) -> int:
         """Data tokens of the stage, in whole steps."""
-        return self.num_steps * self.tokens_per_step
+        return self.num_steps * self.batch.tokens
 
     @property
     def flops(self) -> Flops:

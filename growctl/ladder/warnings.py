@@ -49,11 +49,13 @@ MOSTLY = 0.5
 
 def plan_warnings(plan: Plan) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
-    checks = (_tokens_per_parameter, _ranks, _memory)
+    uneven = dict.fromkeys(uneven_batch(run.schedule, plan.devices.per_machine) for run in plan.runs)
     return [
         *([f"{plan.missing}. `run` needs it here, `plan` does not."] if plan.missing else ()),
         *([f"{plan.sizes.problem}. `run` does not start with it."] if plan.sizes.problem else ()),
-        *(warning for check in checks for warning in check(plan)),
+        *_tokens_per_parameter(plan),
+        *(f"{batch}. `run` does not start with it." for batch in uneven if batch),
+        *_memory(plan),
         *epoch_warnings(plan.schedule, plan.sizes),
         *(sentence for is_large, sentence in _evaluations(plan) if is_large),
         *dataset_warnings(plan.schedule, plan.sizes),
@@ -183,12 +185,6 @@ def epoch_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
             f"Training text is read more than {MOST_EPOCHS:g} times: {', '.join(most)}; repeated text helps less than "
             "new text."
         )
-
-
-def _ranks(plan: Plan) -> Iterator[str]:
-    for uneven in dict.fromkeys(uneven_batch(run.schedule, plan.devices.per_machine) for run in plan.runs):
-        if uneven:
-            yield f"{uneven}. `run` does not start with it."
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -129,6 +129,10 @@ class LadderRequest:
         """The number of steps of each finished stage of a run, oldest first."""
         return steps_done(request.schedule, self.directory(request))
 
+    def left(self, request: RunRequest) -> list[StagePlan]:
+        """The stages and releases of a run that are asked for and not finished."""
+        return left_to_train(request.schedule, self.directory(request), self.last_stage)
+
     def controls(self) -> list[RunRequest]:
         """The controls to train; none of a ladder that is to end early, because all its stages decide their budgets.
 
@@ -219,14 +223,18 @@ def stage_index(schedule: Schedule, name: str) -> int:
     return names.index(name)
 
 
-def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
-    """The stages and releases that the run in `directory` has not finished, in the order in which it trains them."""
+def left_to_train(schedule: Schedule, directory: Path, last_stage: int | None = None) -> list[StagePlan]:
+    """The stages and releases that the run in `directory` has not finished, in the order in which it trains them.
+
+    Up to those of the stage with the index `last_stage`; None: all.
+    """
     done = steps_done(schedule, directory)
 
     def over(plan: StagePlan) -> bool:
         return plan.index < len(done) and (not plan.branch_of or paths_of(RunPaths(directory), plan).final.exists())
 
-    return [plan for plan in plan_run(schedule, done) if not over(plan)]
+    asked = (plan for plan in plan_run(schedule, done) if last_stage is None or plan.index <= last_stage)
+    return [plan for plan in asked if not over(plan)]
 
 
 def schedule_yaml(schedule: Schedule) -> str:
@@ -248,8 +256,8 @@ def check_time(
     What it can take over from runs in the directories `sources` takes no time.
     """
     for request in requests:
-        left = left_to_train(request.schedule, runs_dir / request.name)
-        flops = [0.0 if last is not None and plan.index > last else plan.flops.total for plan in left]
+        left = left_to_train(request.schedule, runs_dir / request.name, last)
+        flops = [plan.flops.total for plan in left]
         if too_slow(request.name, sum(flops), request.schedule, devices):
             earlier = [run for source in sources for run in earlier_runs(source)]
             taken = reused_steps(request.schedule, left, earlier)
@@ -286,9 +294,7 @@ def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last
     schedule = request.schedule
     precision = devices.precision(schedule.training.precision)
     total = 0
-    for plan in left_to_train(schedule, directory):
-        if last_stage is not None and plan.index > last_stage:
-            break
+    for plan in left_to_train(schedule, directory, last_stage):
         stage = paths_of(RunPaths(directory), plan)
         within = [*stage.checkpoints().values(), *stage.leftovers()]  # these are removed before anything is written
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())

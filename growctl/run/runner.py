@@ -173,10 +173,11 @@ def run_entry(
 
 def stage_entry(plan: StagePlan) -> StageEntry:
     """A stage or a release."""
-    same = ("name", "num_parameters", "num_embedding_parameters", "budget_tokens", "num_steps", "tokens_per_step")
+    same = ("name", "num_parameters", "num_embedding_parameters", "budget_tokens", "num_steps")
     costs = ("step_flops", "evaluation_flops_per_token", "own_evaluation_flops_per_token")
     return StageEntry(
         **{name: getattr(plan, name) for name in (*same, *costs, "branch_of")},
+        tokens_per_step=plan.batch.tokens,
         sequence_length=plan.batch.sequence_length,
         num_layers=plan.model.num_layers,
         decayed=plan.has_decayed,

@@ -72,7 +72,7 @@ class StageProgress:
     def flops_per_second(self) -> float | None:
         """Training FLOPs per second, over all devices, at the last measured speed."""
         speed = self.tokens_per_second
-        return self.plan.step_flops.total / self.plan.tokens_per_step * speed if speed else None
+        return self.plan.step_flops.total / self.plan.batch.tokens * speed if speed else None
 
     def mfu(self, hardware: HardwareBlock) -> float | None:
         """Model FLOPs utilisation: the share of the devices' peak that training reaches; None without a known peak."""

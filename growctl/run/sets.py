@@ -20,9 +20,9 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import StagePlan, plan_run, total_flops
+from growctl.ladder.stage_plans import plan_run, total_flops
 from growctl.launch.resolve import machines_of
-from growctl.run.requests import LadderRequest, RunRequest, left_to_train
+from growctl.run.requests import LadderRequest, RunRequest
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.run.slurm_jobs import AlreadySubmitted, submit
@@ -201,7 +201,7 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, st
     for number, request in enumerate(requests, 1):
         name, where = request.ladder.name, f"run {number} of {len(requests)}"
         launch = request.ladder.schedule.launch
-        if not any(_unfinished(part, request) for part in request.parts()):
+        if not any(request.left(part) for part in request.parts()):
             screen.message(f"{name}: finished already, skipped ({where})")
             continue
         screen.message(f"{name}: {where}")
@@ -221,11 +221,6 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, st
             failures[name] = str(error)
             screen.message(f"{name}: failed: {error}")
     return failures
-
-
-def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:
-    """The stages and releases of a ladder or control that are asked for and not finished."""
-    return [plan for plan in left_to_train(part.schedule, request.directory(part)) if request.trains(plan.index)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +278,7 @@ def _swept(part: RunRequest, request: LadderRequest, run: RunStatus | None, fail
         num_parameters=tuple(plan.num_parameters for plan in plans if not plan.branch_of),
         tokens=sum(plan.budget_tokens for plan in plans),
         flops=total_flops(plans).total,
-        flops_left=total_flops(_unfinished(part, request)).total,
+        flops_left=total_flops(request.left(part)).total,
     )
 
 

@@ -85,7 +85,7 @@ def read_stage(
     num_steps = final.step if final else plan.num_steps
     speed, left = train.get("tokens_per_second"), None
     if state == "training" and speed:
-        left = max(0, num_steps - step) * plan.tokens_per_step / speed
+        left = max(0, num_steps - step) * plan.batch.tokens / speed
     candidates = [*paths.named_as_checkpoints(), paths.initial]
     checkpoint = paths.final if final else next((path for path in candidates if _whole(path, notes)), None)
     return StageStatus(

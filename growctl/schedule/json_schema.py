@@ -4,7 +4,6 @@ growctl derives it from the models in growctl/schedule/blocks.py. An editor sees
 everything that composition can still fill in: keys from the files of a defaults list, and references as any value.
 """
 
-import json
 from typing import Any
 
 from growctl.schedule.blocks import Schedule
@@ -15,11 +14,6 @@ _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")
 """Keywords from pydantic to drop: titles repeat the key's name, and the limits are not JSON Schema."""
 
 _REFERENCE = {"$ref": "#/$defs/Reference"}
-
-
-def schema_text() -> str:
-    """The JSON Schema as text, as `growctl schema` prints it."""
-    return json.dumps(schedule_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def schedule_schema() -> dict[str, Any]:

@@ -4,7 +4,6 @@ Every key is required, except those of a TypedDict that are NotRequired, and no 
 below a field becomes the description of its key.
 """
 
-import json
 import re
 from importlib import import_module
 from typing import Any
@@ -17,11 +16,6 @@ from pydantic_core import core_schema
 from growctl.text.documents import COMMANDS, DOCUMENTS, FILES, left_out
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
-
-
-def document_schema_text(name: str) -> str:
-    """The JSON Schema of the document `name`, but not of schedules, as text. Raises UserError for an unknown name."""
-    return json.dumps(document_schema(name), indent=1, ensure_ascii=False) + "\n"
 
 
 def document_schema(name: str) -> dict[str, Any]:

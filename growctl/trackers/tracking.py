@@ -76,7 +76,7 @@ class Tracking:
             first_step=plan.first_step,
             first_tokens=sum(other.budget_tokens for other in before),
             first_flops=sum(other.flops.total for other in before),
-            tokens_per_step=plan.tokens_per_step,
+            tokens_per_step=plan.batch.tokens,
             step_flops=plan.step_flops.total,
             prefix="release/" if plan.branch_of else "",
         )

@@ -41,7 +41,8 @@ def read_settings(settings: dict[str, Any]) -> tuple[Architecture, DecoderConfig
     if settings.get("architectures") not in (None, [architecture.name]):
         raise ValueError(f"architectures is {settings['architectures']}; growctl imports {architecture.name}")
     given = architecture.defaults | settings
-    sizes = {key: _number(given, key) for key in SIZES if key in architecture.keys and not _is_left_out(given, key)}
+    asked = [key for key in SIZES if key in architecture.keys and not (key in OPTIONAL and given[key] is None)]
+    sizes = {key: _number(given, key) for key in asked}
     if sizes["num_hidden_layers"] > MOST_LAYERS:
         raise ValueError(f"num_hidden_layers is {sizes['num_hidden_layers']:,}; growctl reads at most {MOST_LAYERS:,}")
     length = _number(given, "max_position_embeddings")
@@ -60,10 +61,6 @@ def read_settings(settings: dict[str, Any]) -> tuple[Architecture, DecoderConfig
                 "remove the key"
             )
     return architecture, decoder_config(**options), length
-
-
-def _is_left_out(given: dict[str, Any], key: str) -> bool:
-    return key in OPTIONAL and given[key] is None
 
 
 def _number(given: dict[str, Any], key: str, types: Any = int) -> Any:

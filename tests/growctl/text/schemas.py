@@ -6,13 +6,13 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from growctl.text.document_schema import document_schema_text
+from growctl.text.document_schema import document_schema
 
 
 @cache
 def validator(name: str) -> Draft202012Validator:
     """What checks the document `name`."""
-    schema = json.loads(document_schema_text(name))
+    schema = document_schema(name)
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 
