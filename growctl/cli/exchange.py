@@ -160,6 +160,6 @@ def export(
     lines = [
         f"{output}: {written.architecture}, {written.dtype}, {size} of weights in {files}",
         f"compared with the checkpoint: {written.check}",
-        f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})",
+        f"To load it: AutoModelFor{written.architecture.partition('For')[2]}.from_pretrained({str(output)!r}{trust})",
     ]
     return Result(written, lines)

@@ -16,7 +16,7 @@ NOT_OF_THE_MODEL = ("dataset", "tokenizer", "files")
 
 _CARD = """---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {task}
 tags:
 - {tag}
 - growctl
@@ -28,17 +28,7 @@ tags:
 
 ## Use
 
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-path = {path}  # this folder, or its name on the Hub
-tokenizer = AutoTokenizer.from_pretrained(path{trust})
-model = AutoModelForCausalLM.from_pretrained(path{trust})
-inputs = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
-```
-
-Needs Transformers 5.19 or newer. Training sequences had {context_length:,} tokens.
+{use}
 
 ## Model
 
@@ -64,9 +54,33 @@ Needs Transformers 5.19 or newer. Training sequences had {context_length:,} toke
 
 Not chosen yet. Name one here, and as `license:` in the metadata at the top of this file.
 """
-_DECODER = "A Transformer language model: {architecture} of Transformers."
+_TEXT = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+path = {path}  # this folder, or its name on the Hub
+tokenizer = AutoTokenizer.from_pretrained(path{trust})
+model = AutoModelForCausalLM.from_pretrained(path{trust})
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+
+Needs Transformers 5.19 or newer. Training sequences had {context_length:,} tokens."""
+_IMAGES = """```python
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+path = {path}  # this folder, or its name on the Hub
+processor = AutoImageProcessor.from_pretrained(path, backend="pil")
+model = AutoModelForImageClassification.from_pretrained(path{trust})
+inputs = processor(Image.open("image.png").convert("{mode}"), return_tensors="pt")
+print(model.config.id2label[model(**inputs).logits.argmax().item()])
+```
+
+Needs Transformers 5.19 or newer, and Pillow. This reads images as growctl's evaluation does. Without `convert`, other
+colours and transparency come out differently; without `backend="pil"`, torchvision resizes with other rounding."""
+_DECODER = "A Transformer {kind}: {architecture} of Transformers."
 _TOKENFORMER = (
-    "A [Tokenformer](https://arxiv.org/abs/2410.23168): a language model that grows by adding parameter tokens. "
+    "A [Tokenformer](https://arxiv.org/abs/2410.23168): a {kind} that grows by adding parameter tokens. "
     "`modeling_tokenformer.py` in this folder holds the architecture. PEFT adapts parameter tokens through "
     "`target_parameters`, by names such as `ffn.key_tokens`."
 )
@@ -74,7 +88,7 @@ _TOKENFORMER = (
 
 def model_card(facts: CheckpointFacts, export: HuggingFaceExport) -> str:
     """The README.md of an export, in Markdown: what is known of the checkpoint, its training and its run."""
-    of_sources, own_code = source_rows(facts), export.needs_trust_remote_code
+    of_sources, own_code, image = source_rows(facts), export.needs_trust_remote_code, facts.model.get("image")
     model = [row for row in fact_rows(facts) if row[0] not in NOT_OF_THE_MODEL and row not in of_sources]
     model += [
         ("class", export.architecture),
@@ -84,18 +98,23 @@ def model_card(facts: CheckpointFacts, export: HuggingFaceExport) -> str:
     data = [
         *([("source", public_source(facts.text.source))] if facts.text.source else []),
         *of_sources,
-        ("fingerprint of its tokens", facts.dataset_fingerprint or "unknown"),
-        ("sha256 of its tokenizer.json", facts.tokenizer_sha256 or "unknown"),
+        (f"fingerprint of its {'images' if image else 'tokens'}", facts.dataset_fingerprint or "unknown"),
+        *([] if image else [("sha256 of its tokenizer.json", facts.tokenizer_sha256 or "unknown")]),
     ]
     generations = [_table(generation_rows(facts))] if facts.generations else []
     name = export.path.absolute().name
-    return _CARD.format(
-        tag=export.architecture.removesuffix("ForCausalLM").lower(),
+    about, kind = _TOKENFORMER if own_code else _DECODER, "classifier of images" if image else "language model"
+    card = _CARD.replace("{about}", about).replace("{use}", _IMAGES if image else _TEXT)
+    return card.format(
+        task="image-classification" if image else "text-generation",
+        tag=export.architecture.partition("For")[0].lower(),
         name=_plain(name),
-        about=_TOKENFORMER if own_code else _DECODER.format(architecture=export.architecture),
+        kind=kind,
+        architecture=export.architecture,
         path=json.dumps(name, ensure_ascii=False),
         trust=", trust_remote_code=True" if own_code else "",
         context_length=export.context_length,
+        mode="L" if image and image["channels"] == 1 else "RGB",
         model="\n\n".join([_table([("", ""), *model]), *generations]),
         lineage="\n".join(f"{number}. {_plain(': '.join(row))}" for number, row in enumerate(lineage_rows(facts), 1)),
         cost=_table([("", ""), *cost_rows(facts)]),

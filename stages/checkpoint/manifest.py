@@ -77,6 +77,9 @@ class Manifest(Sealed):
     text: TextFacts = TextFacts()
     """What else the model needs to read and write text."""
 
+    classes: tuple[str, ...] = ()
+    """Of a model of images: the names of its classes, in the order of its logits."""
+
     world_size: int | None = None
     """The number of ranks that wrote an engine checkpoint. Another number of ranks must convert it first."""
 

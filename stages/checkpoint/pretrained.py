@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
+from model.errors import UserError
 from model.language_model import LanguageModel, bare_model
 from model.shapes import num_parameters
 from stages.checkpoint.directory import finish_directory, whole_directory
@@ -28,8 +29,15 @@ class Pretrained(NamedTuple):
     model: LanguageModel
     """In eval mode."""
 
-    tokenizer: Tokenizer
-    """Without truncation and padding."""
+    own_tokenizer: Tokenizer | None
+    """Without truncation and padding; None for a model of images."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises UserError for a model of images."""
+        if self.own_tokenizer is None:
+            raise UserError(f"{self.directory} is a model of images, which neither reads nor writes text")
+        return self.own_tokenizer
 
     @property
     def text(self) -> TextFacts:
@@ -61,8 +69,9 @@ def load_pretrained(
     """
     directory = Path(path)
     manifest = read_manifest(directory)
-    loaded = load_tokenizer(directory, manifest, tokenizer)  # before the model, which takes longer
-    if tokenizer is not None:
+    is_text = manifest.model.image is None
+    loaded = load_tokenizer(directory, manifest, tokenizer) if is_text else None  # before the model: it takes longer
+    if loaded and tokenizer is not None:
         manifest = manifest.model_copy(update={"text": text_facts(loaded, manifest.text)})
     return Pretrained(directory, manifest, load_model(directory, device, dtype), loaded)
 

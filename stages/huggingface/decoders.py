@@ -8,6 +8,7 @@ Shapes: D model width, E head width, H heads, N units.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,7 @@ from model.config import LanguageModelConfig
 from model.decoder_config import DecoderConfig
 from model.depth import WRITES_RESIDUAL
 from model.errors import UserError
-from model.parameter_names import PartName
+from model.parameter_names import CLASS_TOKEN, EMBEDDING, POSITIONS, PartName
 from model.shapes import parameter_shapes
 
 
@@ -58,7 +59,7 @@ class Architecture:
                 theirs = f"{self.layers}.{positions[part.block]}.{self.tensors[part.part]}.{part.kind}"
             else:
                 module, _, kind = name.partition(".")
-                theirs = f"{self.tensors[module]}.{kind}"
+                theirs = self.tensors.get(name, f"{self.tensors[module]}.{kind}")
             names.setdefault(theirs, []).append(name)
         return names
 
@@ -76,6 +77,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "tie_word_embeddings": ("tie_embeddings",),
 }
 _NO_BIAS = dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias"), False)
+_LAYER_NORM = {"norm": "layernorm", "activation": "gelu", "qk_norm": False, "ffn_bias": True}
 
 
 def _gated(
@@ -147,7 +149,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
         name="GPTNeoXForCausalLM",
         model_type="gpt_neox",
-        options={"norm": "layernorm", "activation": "gelu", "qk_norm": False, "ffn_bias": True},
+        options=_LAYER_NORM,
         keys=_KEYS
         | _ATTENTION_BIAS
         | {"layer_norm_eps": ("norm_epsilon",), "use_parallel_residual": ("parallel_residual",)},
@@ -173,7 +175,26 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         },
     ),
 )
-"""The classes that growctl imports and exports. An export takes the first that has the model's options."""
+"""The classes of text that growctl imports and exports. An export takes the first that has the model's options."""
+
+VIT = Architecture(
+    name="ViTForImageClassification",
+    model_type="vit",
+    options=_LAYER_NORM | {"parallel_residual": False, "output_bias": True, "image.pooling": "class_token"},
+    keys={name: _KEYS[name] for name in _KEYS if name not in ("vocab_size", "tie_word_embeddings")}
+    | {"image_size": ("image.size",), "patch_size": ("image.patch",), "num_channels": ("image.channels",)}
+    | {"layer_norm_eps": ("norm_epsilon",), "qkv_bias": ("qkv_bias",)},
+    tensors={part: f"attention.attention.{part}" for part in ("query", "key", "value")}
+    | {"projection": "attention.output.dense", "up": "intermediate.dense", "down": "output.dense"}
+    | {"attention_norm": "layernorm_before", "ffn_norm": "layernorm_after", "final_norm": "vit.layernorm"}
+    | {POSITIONS: "vit.embeddings.position_embeddings", CLASS_TOKEN: "vit.embeddings.cls_token"}
+    | {"embedding": "vit.embeddings.patch_embeddings.projection", "head": "classifier"},
+    layers="vit.encoder.layer",
+    buffers=(),
+    constants={"hidden_act": "gelu"},
+    defaults={},
+)
+"""The class that growctl exports decoders of images as. growctl does not import it."""
 
 
 TRAINED_LENGTH = "original_max_position_embeddings"
@@ -191,10 +212,11 @@ ROPE_KEYS = {
 
 def architecture_of(config: DecoderConfig) -> Architecture:
     """The class that computes a decoder. Raises UserError, with what the nearest class needs, if there is none."""
-    lacks = {architecture.name: _lacks(architecture, config) for architecture in ARCHITECTURES}
-    nearest = min(ARCHITECTURES, key=lambda architecture: len(lacks[architecture.name]))
+    candidates = ARCHITECTURES if config.image is None else (VIT,)
+    lacks = {architecture.name: _lacks(architecture, config) for architecture in candidates}
+    nearest = min(candidates, key=lambda architecture: len(lacks[architecture.name]))
     if missing := lacks[nearest.name]:
-        needs = ", ".join(f"{name} {needed} instead of {getattr(config, name)}" for name, needed in missing.items())
+        needs = ", ".join(f"{name} {needed} instead of {attrgetter(name)(config)}" for name, needed in missing.items())
         raise UserError(f"no class of Transformers computes this decoder; the nearest, {nearest.name}, needs {needs}")
     return nearest
 
@@ -204,12 +226,12 @@ def _lacks(architecture: Architecture, config: DecoderConfig) -> dict[str, Any]:
     heads = config.num_heads
     needed = dict(architecture.options)
     for first, *others in architecture.keys.values():
-        needed |= dict.fromkeys(others, getattr(config, first))
-    if architecture.model_type == "gpt_neox":
+        needed |= dict.fromkeys(others, attrgetter(first)(config))
+    if architecture.model_type in ("gpt_neox", "vit"):
         needed |= {"num_kv_heads": heads, "head_width": config.hidden_size / heads}
     if architecture.model_type == "llama":  # Transformers refuses another, although the heads have a width of their own
         needed["hidden_size"] = math.ceil(config.hidden_size / heads) * heads
-    return {name: value for name, value in needed.items() if getattr(config, name) != value}
+    return {name: value for name, value in needed.items() if attrgetter(name)(config) != value}
 
 
 def rope_parameters(config: LanguageModelConfig) -> dict[str, Any]:
@@ -233,9 +255,8 @@ def decoder_settings(config: DecoderConfig) -> dict[str, Any]:
     return {
         "model_type": architecture.model_type,
         "architectures": [architecture.name],
-        **{key: getattr(config, options[0]) for key, options in architecture.keys.items()},
+        **{key: attrgetter(options[0])(config) for key, options in architecture.keys.items()},
         **architecture.constants,
-        "attention_dropout": 0.0,
         "initializer_range": 0.02,
     }
 
@@ -243,6 +264,10 @@ def decoder_settings(config: DecoderConfig) -> dict[str, Any]:
 @torch.no_grad()
 def decoder_tensors(parameters: Mapping[str, Tensor], config: DecoderConfig) -> dict[str, Tensor]:
     """A decoder's `parameters` under the names of its class, the generations joined."""
+    if image := config.image:  # a ViT's patches go through a convolution; its vectors have a dimension for the batch
+        shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (-1, image.channels, image.patch, image.patch)}
+        shapes |= {POSITIONS: (1, image.sequence_length, -1), CLASS_TOKEN: (1, 1, -1)}
+        parameters = {name: value.view(shapes.get(name, value.shape)) for name, value in parameters.items()}
     return {
         name: _joined([parameters[each] for each in names], names, config.head_width)
         for name, names in architecture_of(config).tensor_names(config).items()

@@ -1,7 +1,7 @@
 """Exports a checkpoint as a folder that Hugging Face Transformers loads.
 
 A Tokenformer brings its own code (stages/huggingface/code). A decoder becomes a class that Transformers has
-(stages/huggingface/decoders.py).
+(stages/huggingface/decoders.py). A model of images gets an image processor in place of a tokenizer.
 """
 
 import json
@@ -16,11 +16,13 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from model.config import ImageInput
 from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.tokenformer import Tokenformer
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, write_file
+from stages.checkpoint.manifest import TextFacts
 from stages.checkpoint.pretrained import Pretrained
 from stages.huggingface import code
 from stages.huggingface.decoders import decoder_settings, decoder_tensors, rope_parameters
@@ -59,7 +61,8 @@ def export_huggingface(
             f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "
             "Face cannot hold: behind an end of text, Transformers would compute other logits"
         )
-    length = pretrained.text.context_length or context_length
+    image = pretrained.model.config.image
+    length = image.sequence_length if image else pretrained.text.context_length or context_length
     if length is None:
         raise UserError(
             f"{pretrained.directory} does not record the length of its training sequences; give it with "
@@ -74,7 +77,11 @@ def export_huggingface(
         settings, tensors = decoder_settings(config), decoder_tensors(dict(pretrained.model.named_parameters()), config)
     num_values = sum(tensor.numel() for tensor in tensors.values())
     own_code = "auto_map" in settings
-    texts = {"config.json": _as_json(settings | _common(pretrained, length, dtype))} | _text_files(pretrained, length)
+    if image is None:
+        settings, texts = settings | _text_settings(pretrained, length), _text_files(pretrained, length)
+    else:
+        settings, texts = settings | _labels(pretrained), {"preprocessor_config.json": _as_json(_processor(image))}
+    texts["config.json"] = _as_json(settings | {"dtype": dtype})
     if own_code:
         texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
     with whole_directory(directory, torch.float32.itemsize * num_values) as staging:
@@ -106,17 +113,34 @@ def export_huggingface(
     return replace(export, files=dict(sorted({**files, "README.md": readme}.items())))
 
 
-def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
-    """The part of `config.json` that all models share. Batches are padded with the end of text."""
-    begin, end = pretrained.text.begin_of_text_id, pretrained.text.end_of_text_id
-    return {
-        "max_position_embeddings": context_length,
-        "rope_parameters": rope_parameters(pretrained.manifest.model),
-        "use_cache": True,
-        "dtype": dtype,
-        "bos_token_id": begin,
-        "eos_token_id": end,
-        "pad_token_id": end,
+def _text_settings(pretrained: Pretrained, context_length: int) -> dict[str, Any]:
+    """The part of `config.json` that all models of text share. Batches are padded with the end of text."""
+    rope = rope_parameters(pretrained.manifest.model)
+    return {"max_position_embeddings": context_length, "rope_parameters": rope} | _special_ids(pretrained.text)
+
+
+def _special_ids(text: TextFacts) -> dict[str, int | None]:
+    begin, end = text.begin_of_text_id, text.end_of_text_id
+    return {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end}
+
+
+def _labels(pretrained: Pretrained) -> dict[str, Any]:
+    """The classes of images in `config.json`: by name or, where the checkpoint does not name them, by number."""
+    classes = pretrained.manifest.classes or tuple(map(str, range(pretrained.manifest.model.vocab_size)))
+    return {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}}
+
+
+def _processor(image: ImageInput) -> dict[str, Any]:
+    """What stages/images/pixels.py does to an RGB or, of one channel, grey image, as a `preprocessor_config.json`."""
+    return dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), True) | {
+        "image_processor_type": "ViTImageProcessor",
+        "do_convert_rgb": image.channels == 3,
+        "size": {"shortest_edge": image.size},
+        "resample": 3,  # bicubic
+        "crop_size": {"height": image.size, "width": image.size},
+        "rescale_factor": 1 / 255,
+        "image_mean": [0.5] * image.channels,
+        "image_std": [0.5] * image.channels,
     }
 
 
@@ -131,8 +155,7 @@ def _text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
     adds = any(exported.num_special_tokens_to_add(is_pair) for is_pair in (False, True))
     if adds and pretrained.text.begin_of_text is None:
         exported.post_processor = None
-    begin, begin_id = pretrained.text.begin_of_text, pretrained.text.begin_of_text_id
-    end, end_id = pretrained.text.end_of_text, pretrained.text.end_of_text_id
+    begin, end = pretrained.text.begin_of_text, pretrained.text.end_of_text
     tokenizer_config = {
         "tokenizer_class": "TokenizersBackend",
         "model_max_length": context_length,
@@ -143,12 +166,7 @@ def _text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
         **({"eos_token": end, "pad_token": end} if end else {}),
     }
     unused = list(range(pretrained.num_token_ids, pretrained.manifest.model.vocab_size))
-    generation_config = {
-        "do_sample": False,
-        **({} if begin_id is None else {"bos_token_id": begin_id}),
-        **({} if end_id is None else {"eos_token_id": end_id, "pad_token_id": end_id}),
-        **({"suppress_tokens": unused} if unused else {}),
-    }
+    generation_config = {"do_sample": False, **_special_ids(pretrained.text), "suppress_tokens": unused or None}
     return {
         "tokenizer.json": exported.to_str(pretty=True),
         "tokenizer_config.json": _as_json(tokenizer_config),

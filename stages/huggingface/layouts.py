@@ -16,7 +16,8 @@ def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
     The class in `auto_map` brings its own `model_type`. With one in the file, Transformers warns of a model of another
     type when it loads the tokenizer without `trust_remote_code`.
     """
-    config = model.config
+    config, image = model.config, model.config.image
+    head = "ForCausalLM" if image is None else "ForImageClassification"
     groups = [
         {
             name: [{"num_tokens": sum(map(len, g.keys)), "tau": g.tau.item()} for g in _token_groups(block, name)]
@@ -25,13 +26,13 @@ def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
         for block in model.blocks.values()
     ]
     return {
-        "architectures": ["TokenformerForCausalLM"],
+        "architectures": [f"Tokenformer{head}"],
         "auto_map": {
             "AutoConfig": "configuration_tokenformer.TokenformerConfig",
             "AutoModel": "modeling_tokenformer.TokenformerModel",
-            "AutoModelForCausalLM": "modeling_tokenformer.TokenformerForCausalLM",
+            f"AutoModel{head}": f"modeling_tokenformer.Tokenformer{head}",
         },
-        "vocab_size": config.vocab_size,
+        **({"vocab_size": config.vocab_size} if image is None else {"image": image.model_dump()}),
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
@@ -54,7 +55,8 @@ def tokenformer_tensors(model: Tokenformer) -> dict[str, Tensor]:
     The generations are joined, with their ramps and value shares multiplied in. In float32 these are the very numbers
     that the model computes with.
     """
-    tensors = {"model.embed_tokens.weight": model.embedding.weight}
+    embedding = model.embedding.named_parameters()
+    tensors: dict[str, Tensor] = {f"model.embed_tokens.{name}": value for name, value in embedding}
     for i, block in enumerate(model.blocks.values()):
         for name in PATTENTIONS:
             groups = _token_groups(block, name)
@@ -62,7 +64,10 @@ def tokenformer_tensors(model: Tokenformer) -> dict[str, Tensor]:
             tensors[f"{place}.key_tokens"] = torch.cat([joined(g.keys, g.key_ramps) for g in groups])
             tensors[f"{place}.value_tokens"] = torch.cat([joined(g.values, g.value_shares) for g in groups])
     tensors |= {f"model.norm.{name}": value for name, value in model.final_norm.named_parameters()}
-    return tensors if model.config.tie_embeddings else tensors | {"lm_head.weight": model.head_weight}
+    if model.config.tie_embeddings:
+        return tensors
+    head, prefix = model.head.named_parameters(), "lm_head" if model.config.image is None else "classifier"
+    return tensors | {f"{prefix}.{name}": value for name, value in head}
 
 
 def _token_groups(block: nn.Module, name: str) -> list[TokenGroup]:

@@ -45,6 +45,7 @@ class HuggingFaceExport:
     """Whether it has its own code, which Transformers only runs with `trust_remote_code=True`."""
     dtype: ExportDtype
     context_length: int
+    """Tokens of a training sequence; of images, the data tokens of one."""
     files: dict[str, FileEntry]
     weight_bytes: int
     """The size of all weights."""

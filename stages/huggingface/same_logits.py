@@ -1,7 +1,7 @@
 """Checks that a folder, loaded by Transformers as its users load it, computes the logits of a model of ours.
 
-As a program, it writes the folder's logits: `python -m stages.huggingface.same_logits FOLDER IDS LOGITS`. It runs in a
-process of its own: Transformers copies an export's code into a folder that it chooses when it is imported.
+As a program, it writes the folder's logits: `python -m stages.huggingface.same_logits FOLDER INPUTS LOGITS`. It runs in
+a process of its own: Transformers copies an export's code into a folder that it chooses when it is imported.
 """
 
 import importlib.metadata
@@ -32,7 +32,7 @@ class LogitsDiffer(Failure):
 def check_logits(
     directory: Path, model: LanguageModel, num_ids: int, context_length: int, *, what: str, own_code: bool
 ) -> LogitsCheck:
-    """Compares the logits of `directory` with those of `model`, which is float32, on random token ids.
+    """Compares the logits of `directory` with those of `model`, which is float32, on random token ids or pixels.
 
     `what` names it in messages. `own_code`: whether it holds code, which growctl has just written.
 
@@ -43,11 +43,13 @@ def check_logits(
     except importlib.metadata.PackageNotFoundError:
         install = "to check, run `pip install 'growctl[export]'`"
         return LogitsCheck(not_checked=f"Transformers is not installed; {install}")
-    shape = (CHECKED_SEQUENCES, min(context_length, CHECKED_TOKENS))
-    input_ids = torch.randint(num_ids, shape, generator=torch.Generator().manual_seed(0))
+    generator, samples, image = torch.Generator().manual_seed(0), CHECKED_SEQUENCES, model.config.image
+    inputs = torch.randint(num_ids, (samples, min(context_length, CHECKED_TOKENS)), generator=generator)
+    if image is not None:
+        inputs = torch.randn(samples, image.channels, image.size, image.size, generator=generator)
     with torch.no_grad():
-        expected = model(input_ids.to(model.embedding.weight.device)).cpu()
-    found = _logits_of(directory, input_ids, what, own_code)
+        expected = model(inputs.to(model.embedding.weight.device)).cpu()
+    found = _logits_of(directory, {"pixel_values" if image else "input_ids": inputs}, what, own_code)
     difference = (found - expected).abs().max().item()
     allowed = TOLERANCE * max(1.0, expected.abs().max().item())
     if not difference <= allowed:
@@ -58,17 +60,17 @@ def check_logits(
     return LogitsCheck(transformers=version, largest_difference=difference, allowed=allowed)
 
 
-def _logits_of(directory: Path, input_ids: torch.Tensor, what: str, own_code: bool) -> torch.Tensor:
+def _logits_of(directory: Path, inputs: dict[str, torch.Tensor], what: str, own_code: bool) -> torch.Tensor:
     with TemporaryDirectory() as folder:
-        ids, logits = Path(folder) / "ids.safetensors", Path(folder) / "logits.safetensors"
-        safetensors.torch.save_file({"input_ids": input_ids}, ids)
+        given, logits = Path(folder) / "inputs.safetensors", Path(folder) / "logits.safetensors"
+        safetensors.torch.save_file(inputs, given)
         environment = os.environ | {
             "HF_MODULES_CACHE": folder,
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_VERBOSITY": "error",
             "PYTHONWARNINGS": "ignore",
         }
-        program = [sys.executable, "-m", "stages.huggingface.same_logits", str(directory), str(ids), str(logits)]
+        program = [sys.executable, "-m", "stages.huggingface.same_logits", str(directory), str(given), str(logits)]
         program += ["own-code"] if own_code else []
         result = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -77,16 +79,18 @@ def _logits_of(directory: Path, input_ids: torch.Tensor, what: str, own_code: bo
         return safetensors.torch.load_file(logits)["logits"]
 
 
-def main(directory: str, ids_file: str, logits_file: str, own_code: str | None = None) -> None:
-    """Writes the float32 logits for the `input_ids` in `ids_file` to `logits_file`, both safetensors.
+def main(directory: str, inputs_file: str, logits_file: str, own_code: str | None = None) -> None:
+    """Writes the float32 logits for the ids or pixels in `inputs_file` to `logits_file`, both safetensors.
 
     Code in the folder runs only with `own_code`.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageClassification
 
-    model = AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=bool(own_code), dtype=torch.float32)
+    inputs = safetensors.torch.load_file(inputs_file)
+    auto_class = AutoModelForCausalLM if "input_ids" in inputs else AutoModelForImageClassification
+    model = auto_class.from_pretrained(directory, trust_remote_code=bool(own_code), dtype=torch.float32)
     with torch.no_grad():
-        logits = model(safetensors.torch.load_file(ids_file)["input_ids"]).logits
+        logits = model(**inputs).logits
     safetensors.torch.save_file({"logits": logits.contiguous()}, logits_file)
 
 

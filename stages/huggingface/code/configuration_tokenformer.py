@@ -6,7 +6,7 @@ from transformers import PreTrainedConfig
 
 
 class TokenformerConfig(PreTrainedConfig):
-    """The configuration of a Tokenformer: a language model whose linear layers are Pattentions.
+    """The configuration of a Tokenformer: a model of text or of images whose linear layers are Pattentions.
 
     A Pattention is attention of data tokens over parameter tokens, which are learnable keys and values. Growing the
     model adds parameter tokens and changes no width.
@@ -45,6 +45,10 @@ class TokenformerConfig(PreTrainedConfig):
     rope_parameters: Any = None
     """`rope_theta`, `partial_rotary_factor` (the share of each head that is rotated) and `rope_type`."""
 
+    image: Any = None
+    """Of a classifier of square images: their `size` and that of a `patch`, in pixels; `channels`; and `pooling`: what
+    the head reads, the `class_token` or the `mean` over the patches. None: the model reads text."""
+
     norm: str = "layernorm"
     """The norms of the residual stream: `layernorm` or `rmsnorm`."""
 
@@ -67,7 +71,9 @@ class TokenformerConfig(PreTrainedConfig):
         self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
         self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
         if self.rope_parameters is None:
-            self.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+            fraction = 0.0 if self.image else 0.25
+            self.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": fraction}
+        self.is_causal = self.image is None
         super().__post_init__(**kwargs)
 
 

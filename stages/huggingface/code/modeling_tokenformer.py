@@ -1,4 +1,4 @@
-"""Tokenformer (arXiv 2410.23168) for Transformers 5: a language model whose linear layers are Pattentions.
+"""Tokenformer (arXiv 2410.23168) for Transformers 5: a model of text or of images whose linear layers are Pattentions.
 
 Shapes: B batch, T sequence, D model width, H heads, E head width, N parameter tokens, R rotated dimensions of a head.
 """
@@ -14,7 +14,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, ImageClassifierOutput
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
@@ -79,7 +79,7 @@ class TokenformerPattention(nn.Module):
 
 
 class TokenformerAttention(nn.Module):
-    """Causal self-attention with a partial rotary embedding. Its four projections are Pattentions."""
+    """Self-attention with a partial rotary embedding, causal in text. Its four projections are Pattentions."""
 
     def __init__(self, config: TokenformerConfig, layer_idx: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class TokenformerAttention(nn.Module):
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = self.head_dim**-0.5
-        self.is_causal = True
+        self.is_causal = config.is_causal
         layout = config.pattentions[layer_idx]
         width = config.num_attention_heads * config.head_dim
         self.query = TokenformerPattention(config, layout["query"], outputs=width)
@@ -180,7 +180,7 @@ class TokenformerPreTrainedModel(PreTrainedModel):
     config_class = TokenformerConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["TokenformerBlock"]
+    _no_split_modules = ["TokenformerBlock", "TokenformerPatches"]
     _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -199,12 +199,32 @@ class TokenformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
 
+class TokenformerPatches(nn.Linear):
+    """The embedding of the patches of images, with learned positions and maybe a class token before them."""
+
+    def __init__(self, config: TokenformerConfig) -> None:
+        width, patch, has_token = config.hidden_size, config.image["patch"], config.image["pooling"] == "class_token"
+        super().__init__(config.image["channels"] * patch**2, width)
+        self.patch = patch
+        self.positions = nn.Parameter(torch.zeros((config.image["size"] // patch) ** 2 + has_token, width))
+        self.class_token = nn.Parameter(torch.zeros(width)) if has_token else None
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """(B, channels, size, size) in, (B, T, D) out."""
+        patches = nn.functional.unfold(pixel_values.to(self.weight.dtype), self.patch, stride=self.patch)
+        tokens = super().forward(patches.mT)
+        if self.class_token is not None:
+            tokens = torch.cat((self.class_token.expand(len(tokens), 1, -1), tokens), dim=1)
+        return tokens + self.positions
+
+
 class TokenformerModel(TokenformerPreTrainedModel):
     """The embedding, the blocks and the final norm."""
 
     def __init__(self, config: TokenformerConfig) -> None:
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        embedding = TokenformerPatches(config) if config.image else nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = embedding
         self.layers = nn.ModuleList([TokenformerBlock(config, i) for i in range(config.num_hidden_layers)])
         norm = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
         self.norm = norm(config.hidden_size, eps=config.layer_norm_eps)
@@ -305,8 +325,30 @@ class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, **rest)
 
 
+class TokenformerForImageClassification(TokenformerPreTrainedModel):
+    """A Tokenformer with a head that classifies images."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: TokenformerConfig) -> None:
+        super().__init__(config)
+        self.model = TokenformerModel(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **kwargs: Any) -> ImageClassifierOutput:
+        """The logits (B, num_labels) of images (B, channels, size, size) and, given labels (B,), the loss."""
+        outputs = self.model(inputs_embeds=self.model.embed_tokens(pixel_values), use_cache=False, **kwargs)
+        tokens = outputs.last_hidden_state
+        logits = self.classifier(tokens.mean(dim=1) if self.config.image["pooling"] == "mean" else tokens[:, 0])
+        loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
+        return ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+
+
 TokenformerConfig.register_for_auto_class()
 TokenformerModel.register_for_auto_class("AutoModel")
 TokenformerForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+TokenformerForImageClassification.register_for_auto_class("AutoModelForImageClassification")
 
-__all__ = ["TokenformerForCausalLM", "TokenformerModel", "TokenformerPreTrainedModel"]
+__all__ = ["TokenformerForCausalLM", "TokenformerForImageClassification", "TokenformerModel"]

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from model.config import RotaryScaling, TokenformerConfig
+from model.config import ImageInput, RotaryScaling, TokenformerConfig
 from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config, ramp_config
@@ -26,6 +26,7 @@ from tests.pretrained import text_config, write_pretrained
 SIZES = {"vocab_size": 270, "hidden_size": 32, "num_heads": 2, "num_layers": 2, "ffn_tokens": 64}
 LLAMA: dict[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "rotary_fraction": 1.0}
 NO_BIAS: dict[str, Any] = dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias"), False)
+MEAN = ImageInput(size=8, patch=4, pooling="mean")
 COPIES = GrowthPolicy(init="copy", tau="recompute")
 OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation", depth="interleave")
 
@@ -99,6 +100,11 @@ def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_
         (decoder_config(**SIZES, num_kv_heads=1), "GPTNeoXForCausalLM, needs num_kv_heads 2 instead of 1"),
         (grow_config(decoder_config(**SIZES), heads=1), r"GPTNeoXForCausalLM, needs head_width 10\.6.* instead of 16"),
         (
+            decoder_config(**SIZES, image=MEAN, norm="rmsnorm", activation="swiglu", num_kv_heads=1, ffn_bias=False),
+            r"ViTForImageClassification, needs norm layernorm instead of rmsnorm, activation gelu .*, ffn_bias True .* "
+            r"image\.pooling class_token instead of mean, num_kv_heads 2 instead of 1$",
+        ),
+        (
             decoder_config(**SIZES, rotary_scaling=RotaryScaling(kind="yarn", factor=2.0, trained_length=16)),
             "rotary_scaling yarn cannot be exported; linear and llama3 can",
         ),
@@ -114,7 +120,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, con
 
 def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(same_logits.importlib.metadata, "version", lambda _: "5.19.0")
-    monkeypatch.setattr(same_logits, "_logits_of", lambda _, ids, *__: torch.zeros(*ids.shape, 270))
+    monkeypatch.setattr(same_logits, "_logits_of", lambda _, inputs, *__: torch.zeros(*inputs["input_ids"].shape, 270))
     with pytest.raises(LogitsDiffer, match=r"differ from growctl's by up to 0\.\d+; at most 1e-05 is allowed"):
         export(pretrained, tmp_path / "out", check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

@@ -188,6 +188,7 @@ def truncate(folder: Path) -> None:
     ("change", "message"),
     [
         ({"model_type": "smollm3"}, "model_type is 'smollm3'; growctl imports llama, mistral, qwen2, qwen3, gpt_neox"),
+        ({"model_type": "vit"}, "model_type is 'vit'; growctl imports llama"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "growctl imports LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; growctl computes only 'silu'"),
         ({"hidden_size": None}, "hidden_size is missing"),
