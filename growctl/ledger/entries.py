@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import add
 from typing import Any
 from uuid import uuid4
 
@@ -139,11 +141,9 @@ class Cost:
     @classmethod
     def total(cls, costs: Sequence["Cost"]) -> "Cost":
         """The sum of some costs; a figure that is not known of one of them is not known."""
-        columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(cls)}
-        flops = columns.pop("flops")
-        parts = (sum((getattr(part, f.name) for part in flops), 0.0) for f in fields(Flops))
-        sums: dict[str, Any] = {name: None if None in values else sum(values) for name, values in columns.items()}
-        return cls(**sums, flops=Flops(*parts))
+        columns = {f.name: [getattr(cost, f.name) for cost in (cls(), *costs)] for f in fields(cls)}
+        sums: dict[str, Any] = {name: None if None in each else reduce(add, each) for name, each in columns.items()}
+        return cls(**sums)
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""

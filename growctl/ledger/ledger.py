@@ -139,7 +139,7 @@ class Ledger(LedgerFile):
             if work.paid_by is None and work.kept < 1.0:
                 rolled_back.append(work.share(work.rolled_back))
                 replayed.append(work.share(1.0 - work.kept - work.rolled_back))
-        return SplitCost(*(Cost.total([Cost(), *costs]) for costs in (kept, rolled_back, replayed, reused)))
+        return SplitCost(*(Cost.total(costs) for costs in (kept, rolled_back, replayed, reused)))
 
     def work(self, stage: str) -> list[WorkEntry]:
         """The work of a stage, in the order in which it was booked, each with what became of its steps."""

@@ -41,14 +41,6 @@ with hidden("mlflow"):
     from deepspeed.runtime import compiler
     from deepspeed.runtime.utils import combine_grad_norm_groups, is_invalid_grad_norm
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
-    from deepspeed.utils import (
-        safe_get_full_fp32_param,
-        safe_get_full_optimizer_state,
-        safe_set_full_fp32_param,
-        safe_set_full_optimizer_state,
-        safe_set_local_fp32_param,
-        safe_set_local_optimizer_state,
-    )
 
 with uncompiled():
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
@@ -62,10 +54,4 @@ __all__ = [
     "default_pg_timeout",
     "hidden",
     "is_invalid_grad_norm",
-    "safe_get_full_fp32_param",
-    "safe_get_full_optimizer_state",
-    "safe_set_full_fp32_param",
-    "safe_set_full_optimizer_state",
-    "safe_set_local_fp32_param",
-    "safe_set_local_optimizer_state",
 ]

@@ -26,15 +26,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameters
 from stages.checkpoint.pickles import check_pickles, list_pickles
 from stages.counted import plural
-from stages.engine.deepspeed_api import (
-    DeepSpeedEngine,
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_optimizer_state,
-)
+from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed
 from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"
@@ -49,7 +41,7 @@ def engine_states(engine: DeepSpeedEngine) -> Iterator[tuple[str, ParameterState
     Collective: all ranks must iterate to the end.
     """
     for name, parameter in engine.module.named_parameters():
-        fp32 = safe_get_full_fp32_param(parameter)
+        fp32 = deepspeed.utils.safe_get_full_fp32_param(parameter)
         yield name, ParameterState(fp32.view(_shape(parameter)), *get_moments(engine, parameter))
 
 
@@ -102,9 +94,9 @@ def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) ->
             state = state._replace(**{key: torch.zeros_like(state.fp32) for key in MOMENTS})
         value, first, second = (tensor.to(parameter.device) for tensor in state)
         if hasattr(parameter, "ds_tensor"):
-            safe_set_local_fp32_param(parameter, partition(value, parameter))
+            deepspeed.utils.safe_set_local_fp32_param(parameter, partition(value, parameter))
         else:
-            safe_set_full_fp32_param(parameter, value)
+            deepspeed.utils.safe_set_full_fp32_param(parameter, value)
         set_moments(engine, parameter, (first, second))
 
 
@@ -201,10 +193,10 @@ def zero_moments(engine: DeepSpeedEngine, group: int, flat: Tensor) -> dict[str,
 def get_moments(engine: DeepSpeedEngine, parameter: Tensor) -> tuple[Tensor, Tensor]:
     """Both moments of a parameter, on every rank. Muon's matrices have an empty second one. Collective."""
     if not is_muons(parameter):
-        first, second = (safe_get_full_optimizer_state(parameter, key) for key in MOMENTS)
+        first, second = (deepspeed.utils.safe_get_full_optimizer_state(parameter, key) for key in MOMENTS)
         return first, second
     if not _keeps_whole_matrices(engine):
-        return safe_get_full_optimizer_state(parameter, MOMENTUM), torch.empty(0)
+        return deepspeed.utils.safe_get_full_optimizer_state(parameter, MOMENTUM), torch.empty(0)
     fragment = parameter._hp_mapping  # type: ignore[attr-defined]
     whole = torch.zeros(parameter.numel(), device=parameter.device)
     if fragment is not None and fragment.lp_fragment_address.start == 0:  # one of the ranks that keep the momentum
@@ -222,9 +214,9 @@ def set_moments(engine: DeepSpeedEngine, parameter: Tensor, moments: tuple[Tenso
         return
     for key, value in values.items():
         if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose whole-tensor setters overrun an uneven last partition
-            safe_set_local_optimizer_state(parameter, partition(value, parameter), key)
+            deepspeed.utils.safe_set_local_optimizer_state(parameter, partition(value, parameter), key)
         else:
-            safe_set_full_optimizer_state(parameter, value, key)
+            deepspeed.utils.safe_set_full_optimizer_state(parameter, value, key)
 
 
 def takes_norm_of_updates(engine: DeepSpeedEngine) -> bool:
