@@ -73,18 +73,19 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
     assert context is not None
     windows = EvaluationWindows(dataset, "validation", context, num_sequences)
     tokens_ST = torch.from_numpy(windows.batch(0, len(windows)))
+    samples = tokens_ST[:, :-1], tokens_ST[:, 1:]
     rows = []
     for scores, checkpoint in checkpoints.items():
         with open_pretrained(
             str(checkpoint), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"
         ) as opened:
             num_token_ids = opened.num_token_ids
-            facts = inspect_model(opened.model, tokens_ST, BATCH_SIZE, num_token_ids=num_token_ids)
+            facts = inspect_model(opened.model, *samples, BATCH_SIZE, num_token_ids=num_token_ids)
         norms = training_norms(directory / run_names(seed)[scores])
         rows.append({"seed": seed, "kind": "checkpoint", "scores": scores, **row(facts), "training": norms})
     for scores, config in untrained(manifest.model).items():
         model = build_model(config, seed=manifest.seed)
-        facts = inspect_model(model, tokens_ST, BATCH_SIZE, num_token_ids=num_token_ids)
+        facts = inspect_model(model, *samples, BATCH_SIZE, num_token_ids=num_token_ids)
         rows.append({"seed": seed, "kind": "untrained", "scores": scores, **row(facts), "training": None})
     return rows
 

@@ -70,22 +70,22 @@ def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
 
     Raises UserError if there is none, or if `given` is damaged or cannot be read with the checkpoint's vocabulary.
     """
-    from stages.data.dataset import verify_dataset
     from stages.data.errors import DataError  # slow, and finding a checkpoint must not be
+    from stages.images.either import require_whole
 
     manifest = read_manifest(checkpoint)
     if given is not None:
         from stages.grow.compare import require_readable  # imports torch
 
         require_readable(given, checkpoint, manifest)
-        verify_dataset(given, hashes=False)
+        require_whole(given)
         return given
     fingerprint = manifest.dataset_fingerprint
     here = RunsPaths(runs_dir)
     above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
     for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
         try:
-            if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
+            if require_whole(dataset).fingerprint == fingerprint:
                 return dataset
         except DataError:
             continue

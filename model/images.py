@@ -47,3 +47,11 @@ def target_cross_entropy(logits_BK: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy in nats, at least float32. Targets are classes, (B,) int64, or probabilities, (B, K)."""
     dtype = torch.promote_types(logits_BK.dtype, torch.float32)
     return F.cross_entropy(logits_BK.to(dtype), targets.to(dtype) if targets.is_floating_point() else targets)
+
+
+def class_scores(logits_BK: Tensor, class_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of each image in nats, float64, and how many classes are likelier than the right one: both
+    (B,)."""
+    logits_BK = logits_BK.double()
+    ahead_B = (logits_BK > logits_BK.gather(1, class_B[:, None])).sum(dim=1)
+    return F.cross_entropy(logits_BK, class_B, reduction="none"), ahead_B

@@ -72,3 +72,8 @@ def parameter_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
 def num_parameters(config: ModelConfig) -> int:
     """The number of parameters. A tied embedding counts once."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
+
+
+def num_embedding_parameters(config: ModelConfig) -> int:
+    """The number of parameters of the embedding of tokens, or of patches and their positions."""
+    return sum(math.prod(shape) for name, shape in parameter_shapes(config).items() if name.startswith("embedding."))

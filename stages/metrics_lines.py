@@ -120,7 +120,7 @@ class SourceEvaluation(TypedDict):
 
 
 class EvaluationLine(_Line):
-    """A loss on the validation split."""
+    """A loss on the validation split, in nats per token or, of images, per image."""
 
     event: Literal["evaluation"]
     point: str
@@ -130,7 +130,7 @@ class EvaluationLine(_Line):
     """Precision of the evaluation: that of training, or `fp32` for `final`."""
 
     loss: float | None
-    """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses,
+    """Validation loss, nats; null if it is not finite. Of a mixture, the mean of the sources' losses,
     weighted by the base weights of `data.mixture` at every stage. Measured at the context of the ladder's last stage,
     in every stage."""
 
@@ -138,10 +138,17 @@ class EvaluationLine(_Line):
     """exp(loss); null if that is not finite."""
 
     bits_per_byte: float | None
-    """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the same mean of the sources'."""
+    """Bits per UTF-8 byte of the text; null if that is not finite, and for images. Of a mixture, the same mean of the
+    sources'."""
 
     num_tokens: NonNegativeInt
-    """Validation tokens predicted."""
+    """Validation tokens predicted; of images, read."""
+
+    top1: NotRequired[NonNegativeFloat]
+    """Share of the validation images whose likeliest class is the right one; missing for text."""
+
+    top5: NotRequired[NonNegativeFloat]
+    """The same for one of the five likeliest classes."""
 
     by_source: dict[str, SourceEvaluation] | None
     """The results by the name of the source; null for a dataset that is not a mixture."""

@@ -17,6 +17,7 @@ from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
 from model.shapes import ModelConfig
 from model.strict import Strict, example
+from stages.augmentation import Augmentation
 
 RateShape = Literal["wsd", "cosine"]
 Packing = Literal["concatenate", "best_fit"]
@@ -250,6 +251,9 @@ class TrainSpec(Strict):
 
     evaluation_length: PositiveInt
     """The context at which the validation loss is measured: that of the ladder's last stage."""
+
+    augmentation: Augmentation = Augmentation()
+    """What training does to images before the model reads them."""
 
     packing: Packing = "concatenate"
     attended_tokens: PositiveFloat | None = None

@@ -59,8 +59,8 @@ def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
     }
     if device.type == "cuda":
         ids_BT = batch[0][0]
-        tokens_BT = torch.cat((ids_BT, ids_BT[:, :1]), dim=1)
-        found |= memory(config, step_memory(engine, tokens_BT, settings.micro_batches).model_dump(), settings, ids_BT)
+        measured = step_memory(engine, (ids_BT, ids_BT), settings.micro_batches)
+        found |= memory(config, measured.model_dump(), settings, ids_BT)
     engine.destroy()
     return found | {"says": f"ZeRO-1 takes {found['engine_over_plain']} times the plain loop's time"}
 

@@ -161,8 +161,7 @@ def prepare(
     from growctl.schedule.sources import prepare_data
     from growctl.text.console import Terminal
     from stages.corpus.tasks import Progress
-    from stages.counted import counted
-    from stages.data.dataset import read_dataset_manifest
+    from stages.images.either import read_any_manifest
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     runs = RunsPaths(runs_dir)
@@ -171,13 +170,9 @@ def prepare(
         progress = Progress(runs.datasets_log, screen.preparing, screen.preparing_work, warnings.append)
         execute = execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message)
         path = prepare_data(loaded.data, runs.datasets, progress, execute)
-    manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, known_sizes(loaded.data, runs_dir))
-    lines = [
-        f"{split}: {counted(content.num_documents, 'document')}, {counted(content.num_tokens, 'token')}, "
-        f"{counted(content.num_bytes, 'byte')}"
-        for split, content in manifest.splits.items()
-    ]
+    manifest = read_any_manifest(path)
+    warnings += dataset_warnings(loaded, known_sizes(loaded, runs_dir))
+    lines = [f"{split}: {content}" for split, content in manifest.splits.items()]
     if manifest.skipped.total:
         lines.append(f"skipped: {manifest.skipped}")
     for warning in warnings:

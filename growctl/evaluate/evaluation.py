@@ -132,7 +132,15 @@ class Evaluator:
         from growctl.find_checkpoint import dataset_of
         from stages.evaluate.text import dataset_loss
 
-        context, dataset = self._window(), dataset_of(self.opened.directory, data, runs_dir)
+        dataset = dataset_of(self.opened.directory, data, runs_dir)
+        where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
+        if self.opened.manifest.model.image:
+            from stages.evaluate.images import image_scores  # needs the extra for images
+
+            size: dict[str, Any] = {"max_images": sequences, "batch_size": self.batch_size or PER_STEP}
+            found = image_scores(self.opened, dataset, split, **size, on_progress=self.on_progress)
+            return self._document(found, **where)
+        context = self._window()
         scores = dataset_loss(
             self.opened,
             dataset,
@@ -142,7 +150,6 @@ class Evaluator:
             batch_size=self._at_once(context),
             on_progress=self.on_progress,
         )
-        where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
         return self._document(scores, context=context, stride=context, **where)
 
     def on_tasks(

@@ -104,7 +104,7 @@ def inspect_checkpoints(
     _check_tokenizers(checkpoints, manifests)
     files = text_files(texts)
     context = context or _shortest_context(checkpoints, manifests)
-    if dataset is not None and tokenizer is None:
+    if dataset is not None and tokenizer is None and manifests[0].model.image is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     models: list[InspectedCheckpoint] = []
     text: InspectedText | None = None
@@ -118,14 +118,14 @@ def inspect_checkpoints(
         for name, path in checkpoints:
             with open_pretrained(str(path), runs_dir, tokenizer=tokenizer, device=device) as opened:
                 if text is None:
-                    tokens_ST = _read(opened, files, dataset, num_sequences, context)
-                    batch_size = min(batch_size, len(tokens_ST))
-                    measured = len(tokens_ST) - len(tokens_ST) % batch_size
+                    samples = _read(opened, files, dataset, num_sequences, context)
+                    batch_size = min(batch_size, len(samples[0]))
+                    measured = len(samples[0]) - len(samples[0]) % batch_size
                     source = f"the validation split of {dataset.name}" if dataset else ", ".join(map(str, texts))
                     text = InspectedText(source, measured, context, batch_size)
                     num_ids = opened.num_token_ids
                 try:
-                    inspected = inspect_model(opened.model, tokens_ST, text.batch_size, on_batch, num_token_ids=num_ids)
+                    inspected = inspect_model(opened.model, *samples, text.batch_size, on_batch, num_token_ids=num_ids)
                 except Failure as error:
                     raise Failure(f"{name}: {error}") from error
             models.append(InspectedCheckpoint(name=name, **vars(inspected)))
@@ -135,8 +135,8 @@ def inspect_checkpoints(
 
 def _read(
     opened: "Pretrained", files: Sequence[Path], dataset: Path | None, num_sequences: int, context: int
-) -> "Tensor":
-    """The windows, of the dataset or of `files`, with the tokenizer of the first checkpoint."""
+) -> "tuple[Tensor, Tensor]":
+    """Inputs and targets: of the dataset or of `files`, with the tokenizer of the first checkpoint."""
     import torch
 
     from stages.data.evaluation_windows import EvaluationWindows
@@ -144,10 +144,18 @@ def _read(
     from stages.inspect.measure import text_windows
 
     if dataset is None:
-        return text_windows(files, opened.tokenizer, opened.text, num_sequences, context)
-    require_ids(opened, dataset)
-    windows = EvaluationWindows(dataset, "validation", context, num_sequences)
-    return torch.from_numpy(windows.batch(0, len(windows)))
+        tokens_ST = text_windows(files, opened.tokenizer, opened.text, num_sequences, context)
+    elif image := opened.manifest.model.image:
+        from stages.images.samples import SplitImages  # needs the extra for images
+
+        images = SplitImages(dataset, "validation", image, num_sequences)
+        pixels, classes = images.batch(0, len(images))
+        return torch.from_numpy(pixels), torch.from_numpy(classes)
+    else:
+        require_ids(opened, dataset)
+        windows = EvaluationWindows(dataset, "validation", context, num_sequences)
+        tokens_ST = torch.from_numpy(windows.batch(0, len(windows)))
+    return tokens_ST[:, :-1], tokens_ST[:, 1:]
 
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
@@ -160,7 +168,7 @@ def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequen
 
 
 def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> int:
-    contexts = [manifest.text.context_length for manifest in manifests if manifest.text.context_length]
+    contexts = [manifest.context_length for manifest in manifests if manifest.context_length]
     if not contexts:
         raise UserError(f"{checkpoints[0][0]} does not say how long its training sequences were; give --context N")
     return min(contexts)

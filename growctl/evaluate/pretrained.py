@@ -55,7 +55,7 @@ def open_pretrained(
                 f"--tokenizer {tokenizer} is not the file that {checkpoint} was trained with; if it is another "
                 "tokenizer, its ids stand for other text, and all results mean nothing"
             )
-    elif manifest.kind == "engine":
+    elif manifest.kind == "engine" and manifest.model.image is None:
         with suppress(UserError):  # `load_pretrained` says how to give one
             tokenizer = dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
     with as_parameters(checkpoint, runs_dir, tell) as parameters:

@@ -15,6 +15,7 @@ from growctl.ladder.sizes import Growth, StageModels, growth_of, num_layers, sta
 from growctl.ladder.stage_plans import finished_models, plan_stages, stage_steps, step_costs
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import DECODER_KEYS, SHARED_KEYS, Schedule
+from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import problem_line
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
@@ -38,6 +39,11 @@ _KEYS_OF_A_CHOICE = (
     ("growth.when", "slope", ("growth.slope",)),
 )
 """The path of a choice, its value (empty: any), and the keys that only mean something with it."""
+_OF_A_TEXT = (
+    *(f"data.{key}" for key in DataBlock.model_fields if key not in ("images", "workers")),
+    *(f"model.{key}" for key in ("vocab_size", "tie_embeddings", "rotary_fraction", "rotary_base", "rotary_scaling")),
+    "samples.prompts",
+)
 _OF_A_START = ("family", "num_layers", *SHARED_KEYS)
 """Keys of `model` that must be those of the start checkpoint."""
 _OF_OLD_TOKENS = ("growth.old_tokens", "growth.lr_scale", "growth.weight_decay", "growth.rewarmup.of")
@@ -117,7 +123,9 @@ def _start(schedule: Schedule) -> Iterator[Row]:
         advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" else ""
         wanted = getattr(model, key)
         yield f"model.{key}", given[key] != wanted, f"must be {wanted!r}, {of_base}{advice}"
+    yield "model.image", block.image != model.image, f"must be {model.image and model.image.model_dump()}, {of_base}"
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
+    key = "data.images.num_classes" if schedule.data.images else key
     entries = block.vocab_size or schedule.data.num_tokens
     yield key, entries not in (None, model.vocab_size), f"must be {model.vocab_size}, {of_base}"
     blocks = model.blocks if isinstance(model, TokenformerConfig) else ()
@@ -129,7 +137,8 @@ def _start(schedule: Schedule) -> Iterator[Row]:
 def _texts(schedule: Schedule) -> Iterator[Row]:
     data, is_mixed = schedule.data, bool(schedule.data.mixture)
     names = [source.name for source in data.mixture]
-    yield "data.source", not data.source and not is_mixed, "is missing; set it, or name several texts in data.mixture"
+    is_missing = not (data.source or is_mixed or data.images)
+    yield "data.source", is_missing, "is missing; set it, or name several texts in data.mixture, or set data.images"
     yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
     for index, name in enumerate(names):
         yield f"data.mixture.{index}.name", name in names[:index], _NAME_TAKEN
@@ -139,6 +148,21 @@ def _texts(schedule: Schedule) -> Iterator[Row]:
         for name in weights or () if is_mixed else ():
             allowed = f"must be one of {', '.join(names)}, the sources of data.mixture{did_you_mean(name, names)}"
             yield f"{here}.{name}", name not in names, allowed
+
+
+def _images(schedule: Schedule) -> Iterator[Row]:
+    image, images = schedule.model.image, schedule.data.images
+    yield "model.image", images and not image, "is missing; data.images needs a model of images"
+    yield "data.images", image and not images, "is missing; model.image needs images to train on"
+    if not image or not images:
+        return
+    for path in _OF_A_TEXT:
+        block, _, key = path.rpartition(".")
+        field = type(_at(schedule, block)).model_fields[key]
+        is_set = _at(schedule, path) != field.get_default(call_default_factory=True)
+        yield path, is_set, "is for text; leave it out with data.images"
+    length = image.sequence_length
+    yield "training.sequence_length", schedule.contexts != [length], f"must be {length}, the data tokens of an image"
 
 
 def _model(schedule: Schedule) -> Iterator[Row]:
@@ -390,7 +414,7 @@ def _releases(schedule: Schedule) -> Iterator[Row]:
 
 _TABLES: tuple[tuple[Callable[[Schedule], Iterator[Row]], ...], ...] = (
     (_start,),
-    (_choices, _texts, _model, _stages, _budgets, _batches, _training, _growth),
+    (_choices, _texts, _images, _model, _stages, _budgets, _batches, _training, _growth),
     (_models,),
     (_growths, _controls, _ladder_budget),
     (_steps, _releases),

@@ -18,7 +18,7 @@ from model.shapes import ModelConfig
 if TYPE_CHECKING:
     from growctl.ladder.stage_plans import StagePlan
     from growctl.schedule.blocks import Schedule
-    from stages.data.dataset import DatasetManifest
+    from stages.images.either import AnyManifest
 
 READING = ("data.document_mask", "data.packing", "data.when_exhausted")
 """How training reads documents. The other keys of `data` say what the dataset is, whose fingerprint counts instead."""
@@ -50,6 +50,8 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     values |= {path: getattr(schedule.data, path.removeprefix("data.")) for path in READING}
     if isinstance(plans[0].model, TokenformerConfig):
         values |= {f"model.{key}": getattr(plans[0].model, key) for key in _HEADS}
+    if images := schedule.data.images:
+        values |= _leaves(images.augmentation.model_dump(mode="json"), "data.images.augmentation.")
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
     return dict(sorted((values | _stages(schedule, plans)).items()))
@@ -170,13 +172,17 @@ def _same(counts: list[int]) -> int | list[int] | None:
     return counts if len(set(counts)) > 1 else counts[0] if counts else None
 
 
-def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
+def data_conditions(dataset: "AnyManifest") -> dict[str, Any]:
     """What tells in which way two datasets of different fingerprints differ: hashes of the tokenizer and of each text.
 
     Of a mixture, the base weights too, which its texts' hashes include, and how often its sources may be read.
 
-    The ledger stores the fingerprint itself in a separate column.
+    Of images there is only the fingerprint itself, which the ledger stores in a separate column.
     """
+    from stages.images.dataset import ImageManifest
+
+    if isinstance(dataset, ImageManifest):
+        return {}
     texts = {f"data.{name}_text": split.text_hash for name, split in dataset.splits.items()}
     values: dict[str, Any] = {"data.tokenizer": dataset.tokenizer_sha256, **texts}
     if not dataset.sources:

@@ -339,7 +339,7 @@ def equal_size_decoder(model: ModelConfig) -> DecoderConfig:
 
 
 def _config(model: ModelConfig, shape: _Shape) -> DecoderConfig:
-    shared = {"vocab_size", "norm", "norm_epsilon", "qk_norm", "tie_embeddings"}
+    shared = {"vocab_size", "norm", "norm_epsilon", "qk_norm", "tie_embeddings", "image"}
     shared |= {"rotary_fraction", "rotary_base", "rotary_scaling"}
     group = model.num_heads // model.num_kv_heads
     return decoder_config(

@@ -4,9 +4,9 @@ Sources of a mixture take turns at windows of the ladder's longest context. A st
 the rest of it, from the source that it belongs to; its own weights hold from the next window on.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,11 +22,14 @@ from stages.counted import counted
 from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, SkippedRecords
+from stages.images.dataset import ImageManifest, prepared_images
+from stages.images.either import AnyManifest
 from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:
     from stages.data.mixture import Mixture
 
+ENOUGH_IMAGES = 1_000
 ENOUGH_DOCUMENTS, ENOUGH_TOKENS = 50, 100_000
 """Of a validation set. With fewer, a difference between two losses may rest on a few documents."""
 
@@ -53,12 +56,14 @@ class DatasetSizes(NamedTuple):
     """Why `prepare` will reject the text; empty if nothing is known against it."""
 
 
-def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
-    """The sizes of the newest datasets in `runs_dir` that are prepared for `data`, from their manifests alone.
+def known_sizes(schedule: Schedule, runs_dir: Path | None) -> DatasetSizes:
+    """The sizes of the newest datasets in `runs_dir` that are prepared for `schedule`, from their manifests alone.
 
     Those of a local text that is not prepared are estimated, unless `runs_dir` is None.
     """
-    datasets = RunsPaths(runs_dir).datasets if runs_dir else None
+    datasets, data = RunsPaths(runs_dir).datasets if runs_dir else None, schedule.data
+    if data.images:
+        return _sizes_of_images(schedule, datasets)
     found = [next(prepared_datasets(spec, datasets), None) if datasets else None for spec in data.specs]
     trains = [each and each[1].splits["train"].num_tokens for each in found]
     sources = {
@@ -79,6 +84,16 @@ def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
         vocab_size=prepared[0][1].vocab_size,
         remote_bytes=sum(manifest.splits["train"].num_tokens * manifest.token_bytes for manifest in remote),
     )
+
+
+def _sizes_of_images(schedule: Schedule, datasets: Path | None) -> DatasetSizes:
+    assert schedule.data.images
+    found = next(prepared_images(schedule.data.images.spec(), datasets), None) if datasets else None
+    if found is None:
+        return DatasetSizes(False, None, {})
+    train, validation = (found[1].splits[split].num_images for split in SPLITS)
+    length = schedule.longest_context
+    return DatasetSizes(True, train * length, {}, validation, validation * length, schedule.vocab_size)
 
 
 def estimated_sizes(data: DataBlock) -> DatasetSizes:
@@ -112,6 +127,17 @@ def estimated_sizes(data: DataBlock) -> DatasetSizes:
     )
 
 
+def counted_in(schedule: Schedule, manifest: AnyManifest) -> dict[str, int]:
+    """What a run records of its dataset's size. Documents and tokens of images are images and their patches."""
+    if isinstance(manifest, ImageManifest):
+        train, validation = (manifest.splits[split].num_images for split in SPLITS)
+        counts = validation, *(number * schedule.longest_context for number in (validation, train))
+    else:
+        split = manifest.splits["validation"]
+        counts = split.num_documents, split.num_tokens, manifest.splits["train"].num_tokens
+    return dict(zip(("validation_documents", "validation_tokens", "training_tokens"), counts, strict=True))
+
+
 def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
     """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
     sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
@@ -121,6 +147,9 @@ def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None
 def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """A warning for each size of the dataset, prepared or estimated, that does not fit `schedule`."""
     data, most = schedule.data, schedule.evaluation.max_sequences
+    if data.images:
+        yield from _few_images(sizes, most)
+        return
     if not (sizes.is_prepared or sizes.validation_documents):
         return
     warning = small_validation(
@@ -148,6 +177,15 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         )
 
 
+def _few_images(sizes: DatasetSizes, most: int | None) -> Iterator[str]:
+    read = min(sizes.validation_documents, most or sizes.validation_documents)
+    if sizes.is_prepared and read < ENOUGH_IMAGES:
+        yield (
+            f"An evaluation reads {counted(read, 'image')}: with fewer than {ENOUGH_IMAGES:,}, the standard error of "
+            f"the share that is classified right may be above {0.5 / math.sqrt(ENOUGH_IMAGES):.1%}."
+        )
+
+
 def small_validation(
     num_documents: int, num_tokens: int, *, max_sequences: int | None = None, sequence_length: int = 1
 ) -> str | None:
@@ -170,7 +208,7 @@ def small_validation(
 
 def enough_sequences(sequence_length: int) -> int:
     """The fewest sequences with ENOUGH_TOKENS."""
-    return ceil(ENOUGH_TOKENS / sequence_length)
+    return math.ceil(ENOUGH_TOKENS / sequence_length)
 
 
 _UNKNOWN_TOKENS = 2**60

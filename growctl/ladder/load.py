@@ -177,7 +177,7 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> DatasetSizes:
     """
     if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
-    sizes = known_sizes(schedule.data, runs_dir)
+    sizes = known_sizes(schedule, runs_dir)
     if sizes.is_prepared and (used_up := exhausted(schedule, sizes.sources, with_controls=True)):
         raise ScheduleError(f"{label}: {used_up}")
     if sizes.problem:

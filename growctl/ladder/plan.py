@@ -31,7 +31,7 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
     Looks for the text, and in `runs_dir` for its prepared dataset; without `runs_dir` it looks at no files. With
     `measurements`, all times come from them; a size that they lack has no time.
     """
-    devices, sizes = planned_devices(schedule), known_sizes(schedule.data, runs_dir)
+    devices, sizes = planned_devices(schedule), known_sizes(schedule, runs_dir)
     of_all = (devices, sizes, measurements, list(earlier_runs(runs_dir)) if runs_dir else [])
     ladder = run_cost(schedule.name or "", schedule, *of_all)
     controls = tuple(

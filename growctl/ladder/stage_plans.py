@@ -19,7 +19,7 @@ from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
-from model.shapes import ModelConfig, num_parameters
+from model.shapes import ModelConfig, num_embedding_parameters, num_parameters
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
 
@@ -153,7 +153,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 name=stage.name,
                 model=model,
                 num_parameters=num_parameters(model),
-                num_embedding_parameters=model.vocab_size * model.hidden_size,
+                num_embedding_parameters=num_embedding_parameters(model),
                 num_steps=num_steps,
                 first_step=sum(steps[:index]),
                 batch=batch,
@@ -213,6 +213,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "window_length": schedule.longest_context,
         "evaluation_length": schedule.evaluation_length,
         "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
+        **({"augmentation": schedule.data.images.augmentation} if schedule.data.images else {}),
         "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
         "trigger": slope_trigger(schedule, plan),
         "evaluate_every": evaluation.every,

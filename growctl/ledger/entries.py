@@ -234,9 +234,11 @@ class EvaluationEntry:
     point: str
     """`after_growth`, `start` (of a release, or of a stage that does not grow), `interval` or `final`."""
     loss: float | None
-    """Nats per token; None if it was not finite. Of a mixture, the mean of its sources' by base weights."""
+    """Nats per token, or per image; None if it was not finite. Of a mixture, the mean of its sources' by base
+    weights."""
     perplexity: float | None
     bits_per_byte: float | None
+    """None also for images."""
     num_tokens: int
     precision: str
     by_source: dict[str, SourceEvaluation] = field(default_factory=dict)
@@ -245,6 +247,10 @@ class EvaluationEntry:
     """The loss at the stage's own context; None if that is the context of `loss`, or if it was not finite."""
     own_context_tokens: int | None = None
     """Validation tokens predicted for it."""
+    top1: float | None = None
+    """Share of the validation images that are classified right; None for text."""
+    top5: float | None = None
+    """Share whose class is among the five likeliest."""
     flops: float = field(default=0.0, metadata=DERIVED)
     """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
 

@@ -152,7 +152,7 @@ def _seeds(several: Sequence[Ladders]) -> Iterator[Table]:
     )
     rows = [Rows(tuple(_arm(arm, seeds) for arm in each.arms), each.name, seeds_text(each.seeds)) for each in several]
     if rows:
-        yield Table("seeds", columns, tuple(rows), "Final losses, in nats per token.")
+        yield Table("seeds", columns, tuple(rows), "Final losses, in nats.")
 
 
 def _arm(arm: ArmLosses, seeds: Sequence[int]) -> tuple[Cell, ...]:
@@ -172,7 +172,7 @@ def _sweep(sweep: Sweep) -> Iterator[Part]:
             rows.setdefault(arm.name, []).append(_point(point, arm))
     yield Paragraph(sweep.name, "heading")
     arms = tuple(Rows(tuple(cells), name) for name, cells in rows.items())
-    yield Table("sweep", columns, arms, "Final losses, in nats per token.")
+    yield Table("sweep", columns, arms, "Final losses, in nats.")
     yield from _best(sweep)
 
 
@@ -210,9 +210,12 @@ def _figures(a: RunReport, b: RunReport, pair: Pair) -> Section:
     columns = (Column("", is_number=False), Column("A"), Column("B"), Column("B against A"))
     ends = [run.stages[-1] if run.stages else None for run in (a, b)]
     rows = []
-    for name, form in (("validation_loss", "{:.4f}"), ("perplexity", "{:.4g}"), ("bits_per_byte", "{:.4f}")):
+    measured = {"validation_loss": "{:.4f}", "perplexity": "{:.4g}", "bits_per_byte": "{:.4f}"}
+    for name, form in (measured | {"top1": "{:.2%}", "top5": "{:.2%}"}).items():
         values = [getattr(end, name) if end else None for end in ends]
         known = [value for value in values if value is not None]
+        if not known and name not in measured:
+            continue
         apart = known[1] - known[0] if len(known) == 2 and not pair.why_not else None
         cells = (figure(value, form) for value in values)
         rows.append((Cell(name.replace("_", " ")), *cells, figure(apart, "{:+.4f}")))

@@ -78,6 +78,10 @@ _SHAPE_COLUMNS = (
 """Columns that the table of stages has only if they change within a run: most ladders grow in tokens alone."""
 _MFU = Column("MFU", drop=1, cell=lambda stage: figure(stage.mfu, "{:.1%}"))
 _BITS = Column("bits per byte", cell=lambda stage: figure(stage.bits_per_byte))
+_ACCURACIES = (
+    Column("top-1", cell=lambda stage: figure(stage.top1, "{:.2%}")),
+    Column("top-5", drop=2, cell=lambda stage: figure(stage.top5, "{:.2%}")),
+)
 _STAGE_COLUMNS = (
     Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count)),
     Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
@@ -97,6 +101,7 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
         shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in members)]
         more = [_MFU] if any(part.mfu for run in members for part in run.parts) else []
         more += [_BITS] if len(groups) > 1 else []
+        more += _ACCURACIES if any(part.top1 is not None for run in members for part in run.parts) else ()
         columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS, *more)
         rows = []
         for run in members:
@@ -240,7 +245,7 @@ _METHOD = (
     "the full T x T, and the backward pass as twice the forward pass.",
     "Device time is wall time times devices, with start-up, evaluations, replayed steps and failed attempts.",
     "The loss is measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is "
-    "the change in loss that the growth itself causes, in nats per token: 0 if it preserves the function.",
+    "the change in loss that the growth itself causes, in nats: 0 if it preserves the function.",
     "In the charts of compute, large marks are the ends of stages and runs, and diamonds those of releases. Small dots "
     "are evaluations before the learning rate has decayed: a full run with that budget would reach a lower loss.",
     "docs/judge.md says which models and controls count, how they are compared, and how often a verdict is right.",

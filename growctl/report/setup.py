@@ -101,7 +101,7 @@ _GROWTH_COLUMNS = (
     Column("verdict", is_number=False),
 )
 _ABOUT = (
-    "Losses are validation losses in nats per token: before the growth, right after it, and the highest until the old "
+    "Losses are validation losses in nats: before the growth, right after it, and the highest until the old "
     "loss is reached again. Tokens and FLOPs to regain: of the new stage, up to the first evaluation within 0.001 nats."
 )
 

@@ -112,7 +112,7 @@ def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
 
 _TOKENS = Axis("data tokens")
 _CHARTS = {
-    "loss": Axis("training loss (nats per token)"),
+    "loss": Axis("training loss (nats)"),
     "learning_rate": Axis("learning rate"),
     "gradient_norm": Axis("L2 norm of the gradient before clipping", is_log=True),
     "tokens_per_second": Axis("data tokens per second of optimizer steps"),

@@ -19,12 +19,13 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.corpus.prepared import reading_of
 from stages.corpus.tasks import Progress
-from stages.data.dataset import DatasetManifest, check_dataset, dataset_parts, read_dataset_manifest
+from stages.data.dataset import dataset_parts, read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import packing_facts
 from stages.data.remote import remote_reading, write_remote_reading
 from stages.data.samples import TrainingSamples
+from stages.images.either import AnyManifest, check_any_dataset, read_any_manifest
 from stages.spec import TrainSpec
 
 
@@ -33,7 +34,7 @@ class PrepareDocument:
     """A prepared dataset."""
 
     path: Path
-    manifest: DatasetManifest
+    manifest: AnyManifest
     """The content of its manifest.json."""
 
     warnings: tuple[str, ...] = ()
@@ -64,12 +65,13 @@ class RunDataset:
     def of_ladder(self, ladder: RunEntry, directory: Path) -> Path:
         """The dataset that the `ladder` in `directory` was trained on, for a control of it; raises as `known` does."""
         dataset = self._whole(Path(ladder.dataset), ladder.dataset_fingerprint, directory)
-        self._check_lasts(dataset, read_dataset_manifest(dataset))
+        self._check_lasts(dataset)
         return dataset
 
-    def _check_lasts(self, dataset: Path, manifest: DatasetManifest) -> None:
+    def _check_lasts(self, dataset: Path) -> None:
         """Raises RunError if a source of a mixture may not be read as often as the run needs."""
-        if used_up := exhausted(self.schedule, sizes_in(manifest, dataset), self.with_controls):
+        sizes = sizes_in(read_dataset_manifest(dataset), dataset) if self.mixture else {}
+        if used_up := exhausted(self.schedule, sizes, self.with_controls):
             raise RunError(used_up)
 
     def _whole(self, recorded: Path, fingerprint: str | None, directory: Path) -> Path:
@@ -77,7 +79,7 @@ class RunDataset:
         moved_along = self.runs.datasets / recorded.name  # `recorded` may be relative to another working directory
         recorded = moved_along if moved_along.exists() else recorded
         try:
-            if fingerprint in (None, check_dataset(recorded, self.screen.preparing).fingerprint):
+            if fingerprint in (None, check_any_dataset(recorded, self.screen.preparing).fingerprint):
                 self._read_as_configured(recorded)
                 return recorded
         except DataError as error:
@@ -86,19 +88,20 @@ class RunDataset:
             aside = f"moved to {set_aside(recorded).name}, " if ours else ""
             self.screen.message(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
-        now = read_dataset_manifest(dataset).fingerprint
+        now = read_any_manifest(dataset).fingerprint
         if fingerprint not in (None, now):
-            text = "data.mixture" if self.mixture else self.schedule.data.source
+            images = self.schedule.data.images
+            text = "data.mixture" if self.mixture else images.source if images else self.schedule.data.source
             raise RunError(
                 f"{directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
-                f"but {text} now gives {dataset} with {now[:12]}...: the text or its "
+                f"but {text} now gives {dataset} with {now[:12]}...: the source or its "
                 "tokenization has changed. Restore the source, or start a separate run with --name"
             )
         return dataset
 
     def _read_as_configured(self, dataset: Path) -> None:
         """Applies the schedule's cache to remote tokens: it, or the place of the runs directory, may have changed."""
-        for part in dataset_parts(dataset):
+        for part in () if self.schedule.data.images else dataset_parts(dataset):
             if reading := remote_reading(part.directory):
                 write_remote_reading(part.directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
 
@@ -111,6 +114,13 @@ class RunDataset:
         screen, log = self.screen, self.runs.datasets_log
         progress = Progress(log, screen.preparing, screen.preparing_work, screen.message)
         dataset = prepare_data(self.schedule.data, self.runs.datasets, progress)
+        if not self.schedule.data.images:
+            self._check_text(dataset)
+        for warning in dataset_warnings(self.schedule, known_sizes(self.schedule, self.runs.directory)):
+            screen.message(f"warning: {warning}")
+        return dataset
+
+    def _check_text(self, dataset: Path) -> None:
         manifest = read_dataset_manifest(dataset)
         if manifest.vocab_size > self.schedule.vocab_size:
             raise RunError(
@@ -126,11 +136,8 @@ class RunDataset:
             )
         length = self.schedule.longest_context
         TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
-        self._check_lasts(dataset, manifest)
+        self._check_lasts(dataset)
         EvaluationWindows(dataset, "validation", length)
-        for warning in dataset_warnings(self.schedule, known_sizes(self.schedule.data, self.runs.directory)):
-            self.screen.message(f"warning: {warning}")
-        return dataset
 
     def pack(self, dataset: Path) -> None:
         """Packs the documents of `dataset` if the schedule says so and that was not done before.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from growctl.ladder.conditions import comparison_conditions, data_conditions
+from growctl.ladder.datasets import counted_in
 from growctl.ladder.load import counted_on
 from growctl.ladder.stage_plans import StagePlan, plan_release, plan_run, plan_stages
 from growctl.ladder.warnings import decays, misfits
@@ -23,7 +24,7 @@ from growctl.runs.directory import loss_at_end, steps_done
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
-from stages.data.dataset import DatasetManifest, read_dataset_manifest
+from stages.images.either import AnyManifest, read_any_manifest
 
 
 def run(request: LadderRequest, screen: Screen, only: str | None = None, last_stage: int | None = None) -> None:
@@ -124,7 +125,7 @@ class _Runner(Execution):
 
     def _record_run(self, ladder: RunEntry | None) -> None:
         """Records the run, its stages and their scores in the ledger. `ladder`: that of a control."""
-        manifest = read_dataset_manifest(self.dataset)
+        manifest = read_any_manifest(self.dataset)
         entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, ladder, self.start)
         plans = plan_run(self.schedule)
         self.ledger.record_run(entry, [stage_entry(plan) for plan in plans])
@@ -143,7 +144,7 @@ def run_entry(
     request: RunRequest,
     run_id: str,
     dataset: str,
-    manifest: DatasetManifest,
+    manifest: AnyManifest,
     ladder: RunEntry | None,
     start: Start | None,
 ) -> RunEntry:
@@ -163,9 +164,7 @@ def run_entry(
         decays=decays(schedule),
         caveats=misfits(schedule) if ladder else [],
         base=start.entry(manifest) if start else None,
-        validation_documents=manifest.splits["validation"].num_documents,
-        validation_tokens=manifest.splits["validation"].num_tokens,
-        training_tokens=manifest.splits["train"].num_tokens,
+        **counted_in(schedule, manifest),
         group=run_set.group if run_set else None,
         overrides=run_set.overrides if run_set else {},
     )

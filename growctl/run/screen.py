@@ -354,9 +354,11 @@ def evaluation_words(record: Record) -> str:
     point = POINTS.get(record["point"], "")
     if record["loss"] is None:
         return f"the validation loss is not finite{point}"
-    perplexity = "infinite" if record["perplexity"] is None else f"{record['perplexity']:.3f}"
     own = record.get("own_context_loss")
     loss = f"{record['loss']:.5f}" + ("" if own is None else f" ({own:.5f} at its own context)")
+    if "top1" in record:
+        return f"validation loss {loss}, {record['top1']:.2%} right, {record['top5']:.2%} among five{point}"
+    perplexity = "infinite" if record["perplexity"] is None else f"{record['perplexity']:.3f}"
     return f"validation loss {loss}, perplexity {perplexity}, {record['bits_per_byte']:.4f} bits/byte{point}"
 
 

@@ -29,8 +29,9 @@ from model.errors import Failure, UserError
 from stages.checkpoint.directory import clear_leftovers, clear_stage, whole_or_set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
-from stages.data.dataset import DatasetManifest, read_dataset_manifest
+from stages.data.dataset import read_dataset_manifest
 from stages.generate.text_samples import TextRequest, TextSamples, read_samples
+from stages.images.either import AnyManifest, read_any_manifest
 from stages.metrics import Record
 from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
@@ -203,12 +204,14 @@ class StageRun:
             return None
         return execution.start.made_initial(plan, self.paths, self._dataset(), self.screen)
 
-    def _dataset(self) -> DatasetManifest:
-        return read_dataset_manifest(self.execution.dataset)
+    def _dataset(self) -> AnyManifest:
+        return read_any_manifest(self.execution.dataset)
 
     def _spec(self, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]) -> TrainSpec:
         plan, schedule = self.plan, self.schedule
-        end_of_text = self._dataset().end_of_text_id if schedule.data.document_mask else 0
+        end_of_text = 0
+        if schedule.data.document_mask:
+            end_of_text = read_dataset_manifest(self.execution.dataset).end_of_text_id
         manifest = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
@@ -289,7 +292,7 @@ class StageRun:
 
 def _position_after(manifest: Manifest) -> int:
     """The position in the data at which the training of a checkpoint stopped. One that was not trained is at 0."""
-    return manifest.samples_seen * (manifest.text.context_length or 0)
+    return manifest.samples_seen * (manifest.context_length or 0)
 
 
 def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[str], None]) -> TextSamples | None:

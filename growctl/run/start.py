@@ -21,6 +21,7 @@ from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
 from stages.checkpoint.manifest import history_of, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
 from stages.data.dataset import DatasetManifest
+from stages.images.either import AnyManifest
 from stages.stage_dir import StagePaths
 
 _ATTENDS = {True: "within documents only", False: "across documents"}
@@ -50,7 +51,7 @@ class Start:
         if manifest.kind == "engine":
             check_origin(self.path, self.runs_dir)
 
-    def made_initial(self, plan: StagePlan, stage: StagePaths, dataset: DatasetManifest, screen: Screen) -> Path:
+    def made_initial(self, plan: StagePlan, stage: StagePaths, dataset: AnyManifest, screen: Screen) -> Path:
         """The first stage's `initial/`, written if it is missing. Raises RunFailed for one of another checkpoint."""
         if not whole_or_set_aside(stage.initial, screen.message):
             self.tell(dataset, screen.message)
@@ -70,7 +71,7 @@ class Start:
         _grow_or_link(self.schedule, plan, source, stage.initial, screen)
         shutil.rmtree(own, ignore_errors=True)
 
-    def position(self, dataset: DatasetManifest) -> tuple[int, str]:
+    def position(self, dataset: AnyManifest) -> tuple[int, str]:
         """The position in the data (growctl/ladder/stage_plans.py) at which the run begins, and why, for people.
 
         It goes on where the checkpoint stopped if the order of the data is the same.
@@ -87,7 +88,7 @@ class Start:
         place = f"from sample {base.samples_seen:,}, where the start checkpoint stopped"
         return base.samples_seen * (base.sequence_length or windows), place
 
-    def entry(self, dataset: DatasetManifest) -> BaseEntry:
+    def entry(self, dataset: AnyManifest) -> BaseEntry:
         """The checkpoint as the ledger records it; with its loss if that was measured on the same text."""
         base = self.base
         same_text = base.dataset_fingerprint == dataset.fingerprint
@@ -104,10 +105,14 @@ class Start:
             validation_tokens=base.loss_tokens if same_windows else None,
         )
 
-    def tell(self, dataset: DatasetManifest, message: Callable[[str], None]) -> None:
+    def tell(self, dataset: AnyManifest, message: Callable[[str], None]) -> None:
         """Says what the run starts from, and where in the data."""
         trained = f", trained in run {self.base.run}" if self.base.run else ""
         message(f"starting from {self.base.path}{trained}; data {self.position(dataset)[1]}")
+        if isinstance(dataset, DatasetManifest):
+            self._tell_of_text(dataset, message)
+
+    def _tell_of_text(self, dataset: DatasetManifest, message: Callable[[str], None]) -> None:
         if self.base.tokenizer_sha256 not in (None, dataset.tokenizer_sha256):
             message(
                 "warning: the start checkpoint was trained with another tokenizer than that of the dataset, so its "

@@ -26,9 +26,9 @@ from stages.checkpoint.files import sync_path
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.staging import is_being_written
 from stages.counted import counted
-from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.remote import CACHE_NAME
+from stages.images.either import read_any_manifest
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths, is_set_aside, is_unfinished, preparation_lock, removal_directory
 
@@ -225,7 +225,7 @@ def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
             yield Kept(path, f"{use.unknown[0]} may use it: the run's files no longer say which dataset it uses")
         else:
             try:
-                read_dataset_manifest(path)
+                read_any_manifest(path)
                 yield Removable(path, "dataset", None, None, DiskUse.of(path).bytes)
             except DataError as error:
                 yield Kept(path, f"{error}; look at it, and remove it yourself")

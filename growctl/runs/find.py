@@ -233,6 +233,8 @@ def _stage_report(
         own_context_loss=final.own_context_loss if final else None,
         perplexity=final.perplexity if final else None,
         bits_per_byte=final.bits_per_byte if final else None,
+        top1=final.top1 if final else None,
+        top5=final.top5 if final else None,
         evaluated_tokens=final.num_tokens if final else None,
         evaluation_precision=final.precision if final else None,
         by_source=(final or evaluations[-1]).by_source if evaluations else {},

@@ -70,6 +70,9 @@ class StageReport:
     """Like `validation_loss`, at its own context; None if `validation_loss` is measured at that one."""
     perplexity: float | None = None
     bits_per_byte: float | None = None
+    top1: float | None = None
+    """Share of the validation images that it classifies right; None for text."""
+    top5: float | None = None
     evaluated_tokens: int | None = None
     """Validation tokens that `validation_loss` was measured on; None while unfinished."""
     evaluation_precision: str | None = None

@@ -161,18 +161,22 @@ def section(facts: CheckpointFacts) -> Section:
 
 def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     """Labels and words: what the checkpoint is."""
-    model = facts.model
+    model, image = facts.model, facts.model.get("image")
+    reads = f"vocabulary {model['vocab_size']:,}"
+    if image:
+        reads = f"{model['vocab_size']:,} classes of images of {image['size']} x {image['size']} pixels"
     rows = {
         "parameters": f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})",
         "model": f"{model['family']}, {counted(facts.num_layers, 'layer')}, width {model['hidden_size']}, "
-        f"{counted(model['num_heads'], 'head')}, vocabulary {model['vocab_size']:,}",
+        f"{counted(model['num_heads'], 'head')}, {reads}",
     }
     if facts.validation_loss is not None:
-        rows["validation"] = f"{facts.validation_loss:.5g} nats per token"
+        rows["validation"] = f"{facts.validation_loss:.5g} nats per {'image' if image else 'token'}"
     rows |= dict(source_rows(facts))
     rows["precision"] = facts.precision or "unknown"
     rows["dataset"] = _short(facts.dataset_fingerprint)
-    rows["tokenizer"] = _short(facts.tokenizer_sha256)
+    if not image:
+        rows["tokenizer"] = _short(facts.tokenizer_sha256)
     if facts.text.begin_of_text is not None:
         rows["tokenizer"] += f"; each text begins with {facts.text.begin_of_text}"
     if facts.text.context_length is not None:

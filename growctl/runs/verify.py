@@ -150,7 +150,7 @@ def section(comparison: Comparison) -> Section:
         ("NEW", f"{new.path} ({short_count(new.num_parameters)} parameters)"),
         ("lineage", _descent_words(comparison.lineage)),
         ("text", f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"),
-        ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats per token, a jump of {comparison.jump:+.1e}"),
+        ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats, a jump of {comparison.jump:+.1e}"),
     )
     return Section("comparison", "", (Facts(facts), Paragraph(verdict, "strong")))
 

@@ -4,6 +4,7 @@ growctl/ladder/checks.py rejects bad combinations, after pydantic has accepted e
 """
 
 import math
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveFloat, model_validator
@@ -22,7 +23,7 @@ from growctl.schedule.training_blocks import (
     SamplesBlock,
     TrainingBlock,
 )
-from model.config import Norm, RotaryScaling, ScoreFunction
+from model.config import ImageInput, Norm, RotaryScaling, ScoreFunction
 from model.decoder_config import Activation
 from model.strict import example
 from stages.spec import Anomalies
@@ -110,7 +111,7 @@ class ModelBlock(Block):
     """Whether a decoder's FFN has biases."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
     """Rows of the embedding; by default `data.vocab_size`, or the entries of the tokenizer if the text is a prepared
-    dataset. Required with `data.tokenizer` for other texts."""
+    dataset. Required with `data.tokenizer` for other texts. For images, `data.images.num_classes`."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns the products of inputs and keys into weights of the values. l2_norm_gelu: L2 norm, then
     GELU. gelu_l2_norm: GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
@@ -122,11 +123,16 @@ class ModelBlock(Block):
         RotaryScalingBlock | None, example({"kind": "linear", "factor": 4.0, "trained_length": 2048})
     ] = None
     """Scaling of the rotary embedding; by default none."""
+    image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
+    """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
+    embedding, and an output head of its own."""
 
     def shared(self) -> dict[str, Any]:
         """Its values for `model.config`: those that both families have and, of a decoder, its own."""
         keys = SHARED_KEYS if self.family == "tokenformer" else SHARED_KEYS + DECODER_KEYS
         given = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        if self.image:
+            return given | {"image": self.image, "tie_embeddings": False, "rotary_fraction": 0.0}
         scaling = {"rotary_scaling": RotaryScaling(**self.rotary_scaling.model_dump())} if self.rotary_scaling else {}
         return given | scaling
 
@@ -356,4 +362,15 @@ class Schedule(Block):
             and isinstance(data.get("learning_rate"), dict)
         ):
             return data | {"learning_rate": {"shape": "cosine", "span": "stage"} | data["learning_rate"]}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _context_of_images(cls, data: Any) -> Any:
+        """The context of a model of images is one image, so that a schedule may leave it out."""
+        model, training = (data.get(key) for key in ("model", "training")) if isinstance(data, dict) else (None, None)
+        if isinstance(model, dict) and isinstance(training, dict) and isinstance(model.get("image"), dict):
+            with suppress(ValueError):  # the block's own errors say more
+                length = ImageInput.model_validate(model["image"]).sequence_length
+                return data | {"training": {"sequence_length": length} | training}
         return data

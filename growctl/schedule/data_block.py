@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schedule.fields import Block, Count, Duration, Size, Vocabulary
+from growctl.schedule.images_block import ImagesBlock
 from model.strict import example
 from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
 from stages.data.spec import (
@@ -18,6 +19,7 @@ from stages.data.spec import (
     SourceName,
     SourceSpec,
 )
+from stages.images.dataset import images_in_one_spelling
 from stages.spec import Packing
 
 MOST_SOURCES = 256
@@ -117,6 +119,9 @@ class DataBlock(DataSpec):
     """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`; without it, one
     is trained on equal parts of all of them."""
 
+    images: Annotated[ImagesBlock | None, Field(exclude_if=lambda images: images is None)] = None
+    """Images to train on, in place of a text. The other keys of `data` are for texts; leave them out."""
+
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
@@ -127,7 +132,9 @@ class DataBlock(DataSpec):
 
     @property
     def specs(self) -> list[DataSpec]:
-        """What to prepare: this text, or every source of the mixture."""
+        """The texts to prepare: this one, or every source of the mixture; none for images."""
+        if self.images:
+            return []
         if not self.mixture:
             return [self]
         shared = self.model_dump(include=DataSpec.model_fields.keys() - SourceSpec.model_fields.keys())
@@ -143,6 +150,8 @@ class DataBlock(DataSpec):
 
     def in_one_spelling(self) -> Self:
         """The same block with the spelling of local paths that all names of the same files share."""
+        if self.images:
+            return self.model_copy(update={"images": images_in_one_spelling(self.images)})
         if not self.mixture:
             return in_one_spelling(self)
         mixture = [each.model_copy(update={"source": one_spelling(each.source)}) for each in self.mixture]
@@ -151,5 +160,8 @@ class DataBlock(DataSpec):
 
     @property
     def num_tokens(self) -> int | None:
-        """Entries of the tokenizer; None if `tokenizer` names one for a text: the schedule does not give its size."""
+        """Entries of the tokenizer, or classes of images; None if `tokenizer` names one for a text: the schedule does
+        not give its size."""
+        if self.images:
+            return self.images.num_classes
         return self.tokenizer_vocab_size or (None if self.tokenizer else self.vocab_size or DEFAULT_VOCAB_SIZE)

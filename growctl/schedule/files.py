@@ -16,6 +16,7 @@ from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source, nearest_beside
 from stages.data.spec import SourceSpec
+from stages.images.spec import DIGITS
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"
 """The folder of the schedules that come with growctl, both in a checkout and in an installed wheel."""
@@ -102,10 +103,10 @@ def absolute_paths(data: Any, folder: Path, is_stated: Callable[[str], bool] = l
     for key, block, name in list(_texts_that_name_files(data)):
         scheme, is_url, rest = block[name].partition("://")
         path = rest if is_url else scheme
-        is_source = name == "source"
+        is_source = name in ("source", "validation")
         if (is_url and not (is_source and scheme in LOCAL_SCHEMES)) or not path or path.startswith(("/", "~", "${")):
             continue
-        if is_source and local_path(block[name]) is None:
+        if is_source and (local_path(block[name]) is None or path == DIGITS):
             continue
         joined = os.path.join(folder.absolute(), path)
         plain = normpath(joined)
@@ -118,7 +119,8 @@ def absolute_paths(data: Any, folder: Path, is_stated: Callable[[str], bool] = l
 
 def _texts_that_name_files(data: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
     """(dotted path, block, key) of every text in plain data that is a path or may be."""
-    for key in ("data.source", "data.tokenizer", "launch.hostfile.path", "start.checkpoint"):
+    images = ("data.images.source", "data.images.validation")
+    for key in ("data.source", *images, "data.tokenizer", "launch.hostfile.path", "start.checkpoint"):
         *parents, name = key.split(".")
         block = data
         for parent in parents:

@@ -1,4 +1,5 @@
-"""Prepares and finds the datasets of a `data` block: one text, or every source of a mixture and then the mixture."""
+"""Prepares and finds the datasets of a `data` block: one text, every source of a mixture and then the mixture, or
+images."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.schedule.data_block import DataBlock
-from stages.corpus.location import missing_text
+from stages.corpus.location import missing_source, missing_text
 from stages.corpus.prepared import (
     Ingredient,
     given_dataset,
@@ -22,6 +23,8 @@ from stages.corpus.tasks import Progress
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
 from stages.data.errors import DataError
 from stages.data.spec import SourceSpec
+from stages.images.dataset import prepared_images
+from stages.images.either import AnyManifest
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
 if TYPE_CHECKING:
@@ -39,6 +42,10 @@ def prepare_data(
 
     Raises DataError that names the entry of `data.mixture` whose text cannot be used.
     """
+    if data.images:
+        from stages.images.prepare import prepare_images  # needs the extra for images
+
+        return prepare_images(data.images.spec(), datasets_dir, progress=progress)
     from stages.corpus.prepare import prepare  # slow: numpy
 
     progress = progress or Progress()
@@ -80,8 +87,11 @@ def _shared_tokenizer(data: DataBlock, datasets_dir: Path, progress: Progress) -
     return shared_tokenizer(specs, datasets_dir, _naming_entry, progress)
 
 
-def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
-    """As `prepared_datasets`, for a mixture too: those of its sources, weights and limits, newest first."""
+def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, AnyManifest]]:
+    """As `prepared_datasets`, for images and a mixture too: those of its sources, weights and limits, newest first."""
+    if data.images:
+        yield from prepared_images(data.images.spec(), datasets_dir)
+        return
     if not data.mixture:
         yield from prepared_datasets(data, datasets_dir)
         return
@@ -123,7 +133,12 @@ def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
 
 
 def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
-    """The message for the first local text or tokenizer that is missing and was not prepared; None if all are there."""
+    """The message for the first local text, tokenizer or folder of images that is missing and was not prepared; None if
+    all are there."""
+    if data.images:
+        reasons = ((key, missing_source(place)) for key, place in data.images.places().items())
+        found = [f"data.images.{key}: {reason}" for key, reason in reasons if reason]
+        return found[0] if found and next(prepared_data(data, datasets_dir), None) is None else None
     for index, spec in enumerate(data.specs):
         if (missing := missing_text(spec)) and next(prepared_datasets(spec, datasets_dir), None) is None:
             return of_entry(missing, index) if data.mixture else missing

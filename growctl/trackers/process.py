@@ -34,7 +34,7 @@ NAMES = {
     "train": {"loss": "loss/training"}
     | {name: name for name in ("learning_rate", "gradient_norm", "tokens_per_second")},
     "evaluation": {"loss": "loss/validation", "own_context_loss": "loss/validation_at_own_context"}
-    | {name: name for name in ("perplexity", "bits_per_byte")},
+    | {name: name for name in ("perplexity", "bits_per_byte", "top1", "top5")},
     "anomaly": {"value": "rejected_loss"},
 }
 """Names of values in trackers, by event and key of a record."""

@@ -96,6 +96,11 @@ class Manifest(Sealed):
     lineage: Lineage
 
     @property
+    def context_length(self) -> int | None:
+        """Data tokens of a training sequence; None if not known."""
+        return self.model.image.sequence_length if self.model.image else self.text.context_length
+
+    @property
     def num_bytes(self) -> int:
         """The total size of the checkpoint's files."""
         return sum(entry.bytes for entry in self.files.values())

@@ -9,17 +9,18 @@ class Score:
     """One metric of one evaluation of a checkpoint."""
 
     task: str
-    """A task of lm-evaluation-harness, `text`, `text NAME` for a source of a mixture, or `context-4096`."""
+    """A task of lm-evaluation-harness, `text`, `text NAME` for a source of a mixture, `context-4096`, or `images`."""
     metric: str
     """`loss` (mean cross-entropy, nats per token), `perplexity`, `word_perplexity`, `bits_per_byte`; of long contexts
-    also `seconds_per_token`, `bytes_per_token` and `loss_at_64_to_127`; of a task what lm_eval names, such as `acc`."""
+    also `seconds_per_token`, `bytes_per_token` and `loss_at_64_to_127`; of a task what lm_eval names, such as `acc`; of
+    images `loss` (nats per image), `top1` and `top5` (shares)."""
     filter: str = "none"
     """How lm_eval extracted the answers; `none` elsewhere."""
     value: float | None
     """None if it is not finite."""
     standard_error: float | None = None
     num_samples: int | None = None
-    """Examples of a task, None for a group of tasks; predicted tokens of a text."""
+    """Examples of a task, None for a group of tasks; predicted tokens of a text; images."""
     num_shots: int | None = None
     """Solved examples in the prompt."""
     version: str = ""

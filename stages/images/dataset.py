@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ from stages.data.errors import DataError
 from stages.data.spec import SPLITS, SplitName
 from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec
 from stages.stage_dir import MANIFEST_NAME
+
+Spec = TypeVar("Spec", bound=ImageSpec)
 
 INDEX = [("end", "<u8"), ("label", "<u4")]
 """Where the bytes of an image end in their file, and the number of its class."""
@@ -94,11 +96,11 @@ def prepared_images(spec: ImageSpec, datasets_dir: Path) -> Iterator[tuple[Path,
     for path in newest_first(datasets_dir, MANIFEST_NAME):
         with suppress(DataError):
             manifest = read_image_manifest(path)
-            if manifest.spec.model_copy(update=same) == in_one_spelling(spec):
+            if manifest.spec.model_copy(update=same) == images_in_one_spelling(spec):
                 yield path, manifest
 
 
-def in_one_spelling(spec: ImageSpec) -> ImageSpec:
+def images_in_one_spelling(spec: Spec) -> Spec:
     """The same spec with the spelling of local paths that all names of the same files share."""
-    named = {key: source for key in ("images", "validation") if (source := getattr(spec, key)) not in (None, DIGITS)}
+    named = {key: source for key in ("source", "validation") if (source := getattr(spec, key)) not in (None, DIGITS)}
     return spec.model_copy(update={key: one_spelling(source) for key, source in named.items()})

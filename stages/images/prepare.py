@@ -31,7 +31,14 @@ from stages.counted import counted
 from stages.data.dataset import DatasetFile, dataset_manifest_bytes
 from stages.data.errors import DataError, Interrupted, reading, reason
 from stages.data.spec import SPLITS, SplitName
-from stages.images.dataset import INDEX, ImageManifest, ImageSplit, check_images, image_fingerprint, in_one_spelling
+from stages.images.dataset import (
+    INDEX,
+    ImageManifest,
+    ImageSplit,
+    check_images,
+    image_fingerprint,
+    images_in_one_spelling,
+)
 from stages.images.pixels import decoded
 from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec
 from stages.stage_dir import MANIFEST_NAME
@@ -47,11 +54,11 @@ def prepare_images(spec: ImageSpec, datasets_dir: Path, *, progress: Progress | 
     one waits for the first. Raises DataError for every error that the user can fix, and DiskFull if the disk is full;
     nothing is left behind then.
     """
-    progress, spec = progress or Progress(), in_one_spelling(spec)
+    progress, spec = progress or Progress(), images_in_one_spelling(spec)
     sources = _open_sources(spec)
     content = [[file[1:] for file in source.files] for source in sources]
     key = hashlib.sha256(json.dumps([spec.model_dump(exclude={*NOT_CONTENT}), content]).encode()).hexdigest()[:12]
-    target = datasets_dir / f"{plain_name(spec.images)}-{key}"
+    target = datasets_dir / f"{plain_name(spec.source)}-{key}"
 
     def write() -> None:
         with whole_directory(target) as staging:
@@ -85,10 +92,10 @@ def _open_sources(spec: ImageSpec) -> list[Source]:
 
     Raises DataError if one is missing or cannot be used.
     """
-    sources = [_open(key, source, spec) for key in ("images", "validation") if (source := getattr(spec, key))]
+    sources = [_open(key, source, spec) for key in ("source", "validation") if (source := getattr(spec, key))]
     if all(source.folders for source in sources) and len({source.folders for source in sources}) > 1:
         raise DataError(
-            f"data.images.validation: the class folders of {spec.validation!r} must be those of {spec.images!r}"
+            f"data.images.validation: the class folders of {spec.validation!r} must be those of {spec.source!r}"
         )
     return sources
 

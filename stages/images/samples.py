@@ -6,7 +6,10 @@ the number of ranks, on the micro-batch, or on where a run was stopped.
 Shapes: B batch, C channels, H height, W width, K classes.
 """
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL.Image import Image
@@ -23,7 +26,7 @@ from stages.images.pixels import Augmenter, FloatArray, centre, decoded, scaled
 
 
 class StoredImages:
-    """The encoded images of one split, memory-mapped. Can be pickled: whoever loads it opens the dataset again."""
+    """The encoded images of one split, memory-mapped."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
         """Raises DataError if a file is missing, or if its size differs from the manifest."""
@@ -35,9 +38,6 @@ class StoredImages:
         self.labels = index["label"].astype(np.int64)
         """The class of each image."""
 
-    def __reduce__(self) -> tuple[type["StoredImages"], tuple[Path, SplitName]]:
-        return StoredImages, self._opened
-
     def picture(self, number: int, channels: int) -> Image:
         """One image, decoded. Raises DataError if it is damaged."""
         with reading(f"image {number} of {self._opened[1]} in {self._opened[0]}", "prepare the dataset again"):
@@ -45,15 +45,21 @@ class StoredImages:
 
 
 class TrainingImages:
-    """The train split as a sequence of samples without an end: every image once an epoch, in an order of its own.
-
-    Can be pickled.
-    """
+    """The train split as a sequence of samples without an end: every image once an epoch, in an order of its own."""
 
     def __init__(
-        self, dataset_dir: Path, image: ImageInput, seed: int, augmentation: Augmentation | None = None
+        self,
+        dataset_dir: Path,
+        image: ImageInput,
+        seed: int,
+        augmentation: Augmentation | None = None,
+        num_threads: int = 1,
     ) -> None:
-        """Opens the dataset. Raises DataError if it is damaged, UserError if torchvision is needed and missing."""
+        """Opens the dataset. `num_threads` decode and augment; the samples are the same.
+
+        Raises DataError if it is damaged, UserError if torchvision is needed and missing.
+        """
+        self._each = in_threads(num_threads)
         self.image, self.augmentation, self._seed = image, augmentation or Augmentation(), seed
         self._augmenter = Augmenter(self.augmentation, image.size)
         self.num_classes = read_image_manifest(dataset_dir).spec.num_classes
@@ -75,10 +81,7 @@ class TrainingImages:
         settings, before = self.augmentation, first_index % 2 if self.augmentation.mixes else 0
         start = first_index - before
         numbers = self.numbers(start, before + count + ((first_index + count) % 2 if settings.mixes else 0))
-        pictures = (self._stored.picture(number, self.image.channels) for number in numbers.tolist())
-        pixels_BCHW = np.stack(
-            [self._augmenter.pixels(each, self._random(0, start + place)) for place, each in enumerate(pictures)]
-        )
+        pixels_BCHW = np.stack([*self._each(self._pixels, numbers.tolist(), range(start, start + len(numbers)))])
         labels_B = self._stored.labels[numbers]
         if not (settings.mixes or settings.label_smoothing):
             return pixels_BCHW, labels_B
@@ -90,6 +93,10 @@ class TrainingImages:
             self._augmenter.mix(pixels_BCHW[pair], targets_BK[pair], self._random(1, start + place))
         return pixels_BCHW[before : before + count], targets_BK[before : before + count]
 
+    def _pixels(self, number: int, index: int) -> FloatArray:
+        picture = self._stored.picture(number, self.image.channels)
+        return self._augmenter.pixels(picture, self._random(0, index))
+
     def _random(self, stream: int, index: int) -> np.random.Generator:
         return np.random.default_rng([stream, self._seed, index])
 
@@ -97,8 +104,16 @@ class TrainingImages:
 class SplitImages:
     """A split as evaluations read it, in its own order; with `max_images`, that many spread evenly over it."""
 
-    def __init__(self, dataset_dir: Path, split: SplitName, image: ImageInput, max_images: int | None = None) -> None:
-        """Opens the split. Raises DataError if it is damaged."""
+    def __init__(
+        self,
+        dataset_dir: Path,
+        split: SplitName,
+        image: ImageInput,
+        max_images: int | None = None,
+        num_threads: int = 1,
+    ) -> None:
+        """Opens the split. `num_threads` decode. Raises DataError if it is damaged."""
+        self._each = in_threads(num_threads)
         self.image, self._stored = image, StoredImages(dataset_dir, split)
         total = len(self._stored.labels)
         count = min(total, max_images or total)
@@ -114,5 +129,12 @@ class SplitImages:
     def batch(self, start: int, stop: int) -> tuple[FloatArray, Int64Array]:
         """Images `start` to `stop`: pixels (B, C, H, W) from -1 to 1, and their classes (B,)."""
         numbers = self._numbers[start:stop]
-        pictures = (self._stored.picture(number, self.image.channels) for number in numbers.tolist())
-        return np.stack([scaled(centre(each, self.image.size)) for each in pictures]), self._stored.labels[numbers]
+        return np.stack([*self._each(self._pixels, numbers.tolist())]), self._stored.labels[numbers]
+
+    def _pixels(self, number: int) -> FloatArray:
+        return scaled(centre(self._stored.picture(number, self.image.channels), self.image.size))
+
+
+def in_threads(num_threads: int) -> Callable[..., Iterable[Any]]:
+    """`map`, by several threads if there are to be several: Pillow decodes and resizes without Python's lock."""
+    return map if num_threads < 2 else ThreadPoolExecutor(num_threads, thread_name_prefix="images").map

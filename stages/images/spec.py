@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, PositiveInt, model_validator
 from model.strict import Strict, example
 from stages.data.spec import BadRecordPolicy, require_skip
 
-DIGITS = "digits"
+DIGITS = "sklearn-digits"
 """The name of scikit-learn's digits in place of a path."""
 NOT_CONTENT = ("workers",)
 """The keys that change no image."""
@@ -18,9 +18,9 @@ class ImageSpec(Strict):
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
-    images: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`digits` (the 1,797 handwritten digits of scikit-learn, 8 x 8 pixels), a folder with a folder of images for each
-    class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob or a list in braces, such as
+    source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
+    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), a folder with a folder of images for each class, or
+    WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob or a list in braces, such as
     `shard-{0000..0146}.tar`. A local path or any fsspec URL. Classes are numbered in the order of their folders' names;
     each sample of a shard has an image and its class, counted from 0, in a `.cls` or a `.cls.txt`. Only files with the
     ending of an image count."""

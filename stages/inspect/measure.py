@@ -61,22 +61,24 @@ class _Watch:
 
 def inspect_model(
     model: LanguageModel,
-    tokens_ST: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
     batch_size: int,
     on_batch: Callable[[], None] = lambda: None,
     *,
     num_token_ids: int | None = None,
 ) -> Inspected:
-    """Measures `model` on the windows `tokens_ST`, (S, T + 1) int64, `batch_size` sequences at a time.
+    """Measures `model` on S samples, `batch_size` at a time: token ids and targets, both (S, T) int64, or images and
+    classes, as the model takes them.
 
-    Windows that fill no batch are left out, because the norm of a batch's gradient depends on its size; with less than
+    Samples that fill no batch are left out, because the norm of a batch's gradient depends on its size; with less than
     one batch, all are one. `on_batch` is called after every batch. The model's gradients are freed; its weights do not
     change. The softmax is over the first `num_token_ids` rows of the head (default: all); the
     others are padding.
 
     Raises Failure if a loss or a gradient is not finite.
     """
-    batch_size = min(batch_size, len(tokens_ST))
+    batch_size, device = min(batch_size, len(inputs)), next(model.parameters()).device
     watches = {
         (block_id, name): _Watch(layer)
         for block_id, block in zip(model.config.block_ids, model.blocks.values(), strict=True)
@@ -90,10 +92,9 @@ def inspect_model(
         handles = (handle for watch in watches.values() for handle in watch.handles)
         for handle in (*_watch_gradients(model, watches, squares), *handles):
             stack.callback(handle.remove)
-        batches = tokens_ST.to(next(model.parameters()).device).split(batch_size)
-        for tokens_BT in batches[: len(tokens_ST) // batch_size]:
-            x_BTD, weight_VD = model.hidden_states(tokens_BT[:, :-1]), model.head_weight[:num_token_ids]
-            loss = linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, tokens_BT[:, 1:].flatten(), model.kernels)
+        batches = zip(inputs.to(device).split(batch_size), targets.to(device).split(batch_size), strict=True)
+        for batch_inputs, batch_targets in islice(batches, len(inputs) // batch_size):
+            loss = _loss(model, batch_inputs, batch_targets, num_token_ids)
             loss.backward()
             losses.append(loss.detach())
             on_batch()
@@ -122,6 +123,13 @@ def inspect_model(
     if not (math.isfinite(inspected.loss) and math.isfinite(inspected.gradient.mean)):
         raise Failure(f"the loss is {inspected.loss}, its gradient norm {inspected.gradient.mean}: both must be finite")
     return inspected
+
+
+def _loss(model: LanguageModel, inputs: Tensor, targets: Tensor, num_token_ids: int | None) -> Tensor:
+    if model.config.image:
+        return model(inputs, targets)
+    x_BTD, weight_VD = model.hidden_states(inputs), model.head_weight[:num_token_ids]
+    return linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, targets.flatten(), model.kernels)
 
 
 def _gradient_norm(squares: Iterable[list[Tensor]]) -> GradientNorm:

@@ -39,11 +39,10 @@ def measure(spec: TrainSpec, device: torch.device) -> MeasuredSteps:
     engine = build_engine(model, spec, choose_precision(spec.precision, device))
     start_moments(engine, {})
     generator = torch.Generator().manual_seed(dist.get_rank())
-    shape = spec.micro_batch_size, spec.sequence_length + 1
-    tokens_BT = torch.randint(spec.model.vocab_size, shape, generator=generator).to(device)
+    batch = tuple(tensor.to(device) for tensor in drawn_batch(spec, generator))
     for _ in range(WARM_UP_STEPS):
-        timed_step(engine, tokens_BT, num_micro_batches)
-    times = [timed_step(engine, tokens_BT, num_micro_batches) for _ in range(TIMED_STEPS)]
+        timed_step(engine, batch, num_micro_batches)
+    times = [timed_step(engine, batch, num_micro_batches) for _ in range(TIMED_STEPS)]
     on_cuda = device.type == "cuda"
     return MeasuredSteps(
         micro_batch_seconds=statistics.median(step[0] for step in times),
@@ -51,39 +50,48 @@ def measure(spec: TrainSpec, device: torch.device) -> MeasuredSteps:
         num_steps=TIMED_STEPS,
         num_devices=dist.get_world_size(),
         device=device_name(device),
-        memory=step_memory(engine, tokens_BT, num_micro_batches) if on_cuda else None,
+        memory=step_memory(engine, batch, num_micro_batches) if on_cuda else None,
     )
 
 
-def timed_step(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> list[float]:
+def drawn_batch(spec: TrainSpec, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets of a micro-batch: tokens, or images and their classes."""
+    size, classes = spec.micro_batch_size, spec.model.vocab_size
+    if image := spec.model.image:
+        pixels = torch.randn(size, image.channels, image.size, image.size, generator=generator)
+        return pixels, torch.randint(classes, (size,), generator=generator)
+    tokens_BT = torch.randint(classes, (size, spec.sequence_length + 1), generator=generator)
+    return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+
+
+def timed_step(engine: DeepSpeedEngine, batch: tuple[Tensor, ...], num_micro_batches: int) -> list[float]:
     """Runs one optimizer step and returns the seconds of each micro-batch; the last includes the update.
 
     Waits for the device around each micro-batch.
     """
-    input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
-    seconds = []
+    seconds, device = [], batch[0].device
     for _ in range(num_micro_batches):
-        wait_for(tokens_BT.device)
+        wait_for(device)
         start = time.perf_counter()
-        engine.backward(engine(input_ids_BT, targets_BT))
+        engine.backward(engine(*batch))
         engine.step()
-        wait_for(tokens_BT.device)
+        wait_for(device)
         seconds.append(time.perf_counter() - start)
     return seconds
 
 
-def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: int) -> StepMemory:
+def step_memory(engine: DeepSpeedEngine, batch: tuple[Tensor, ...], num_micro_batches: int) -> StepMemory:
     """Runs one more optimizer step, on CUDA, and measures its memory."""
-    input_ids_BT, targets_BT = tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
-    torch.cuda.reset_peak_memory_stats(tokens_BT.device)
+    device = batch[0].device
+    torch.cuda.reset_peak_memory_stats(device)
     for _ in range(num_micro_batches):
-        before = torch.cuda.memory_allocated(tokens_BT.device)
-        loss = engine(input_ids_BT, targets_BT)
-        activations = torch.cuda.memory_allocated(tokens_BT.device) - before
+        before = torch.cuda.memory_allocated(device)
+        loss = engine(*batch)
+        activations = torch.cuda.memory_allocated(device) - before
         engine.backward(loss)
         engine.step()
         del loss
-    peak = torch.cuda.max_memory_allocated(tokens_BT.device)
+    peak = torch.cuda.max_memory_allocated(device)
     return StepMemory(lasting_bytes=before, activation_bytes=activations, peak_bytes=peak)
 
 

@@ -132,7 +132,9 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
     if spec.anomalies.spikes != "ignore":  # then the limit, which changes at log lines, decides which updates are made
         logged = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
         anomalies |= {"logged": list(logged), "settled_step": spec.settled_step}
-    order = {} if spec.window_length == spec.sequence_length else {"window_length": spec.window_length}
+    order: dict[str, Any] = {} if spec.window_length == spec.sequence_length else {"window_length": spec.window_length}
+    if spec.model.image:
+        order |= {"augmentation": spec.augmentation.model_dump(mode="json")}
     return order | {
         "dataset": dataset_fingerprint,
         "seed": spec.seed,

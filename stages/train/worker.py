@@ -64,7 +64,11 @@ LOOK_SECONDS = 0.5
 
 def task_data(spec: TrainSpec, rank: int, world_size: int, device: torch.device) -> RankData:
     """What this rank reads of the dataset of a stage, as the model's task asks for."""
-    return TextData(spec, rank, world_size, device)
+    if spec.model.image is None:
+        return TextData(spec, rank, world_size, device)
+    from stages.train.image_data import ImageData  # needs the extra for images
+
+    return ImageData(spec, rank, world_size, device)
 
 
 class TrainingFailed(Failure):

@@ -43,7 +43,6 @@ evaluation: {{every: 4, max_sequences: 32}}
 checkpoint: {{every: 3, keep: 2}}
 launch: {{devices: 1}}
 """
-STAGES = ("small", "middle", "middle/release", "large")
 
 SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody", "large", matching=r"/\.?step_0+6\b")
 """Kills a run in the middle of its last stage, so that another number of ranks resumes it there."""
@@ -72,7 +71,13 @@ class KilledRun:
     """A run in its own folder, with injected faults."""
 
     def __init__(
-        self, folder: Path, ranks: int, *, then: int | None = None, dataset_of: "KilledRun | None" = None
+        self,
+        folder: Path,
+        ranks: int,
+        *,
+        then: int | None = None,
+        dataset_of: "KilledRun | None" = None,
+        schedule: str = SCHEDULE,
     ) -> None:
         """Starts nothing yet. `then`: ranks after `SWITCH` has struck; `dataset_of`: whose dataset to take."""
         self.folder, self.ranks, self.then = folder, ranks, then
@@ -82,7 +87,7 @@ class KilledRun:
             (folder / name).mkdir(parents=True)
         if dataset_of:
             shutil.copytree(dataset_of.runs / ".datasets", self.runs / ".datasets")
-        self.schedule.write_text(SCHEDULE)
+        self.schedule.write_text(schedule)
         self.lives: list[Life] = []
         self.forks = not os.environ.get("GROWCTL_SOAK")  # that start warm, else new interpreters
 
@@ -186,11 +191,10 @@ class KilledRun:
 
 def check_same_end(killed: KilledRun, undisturbed: KilledRun) -> None:
     """Asserts that a killed run has the same end state as the undisturbed one."""
-    assert killed.finals() == undisturbed.finals()
-    assert len(killed.finals()) == len(STAGES)
+    assert killed.finals() == undisturbed.finals() != {}
     assert killed.metrics() == undisturbed.metrics() != {}
     assert killed.costs() == undisturbed.costs()
-    assert len(killed.costs()) == len(STAGES)
+    assert len(killed.costs()) == len(killed.finals())
     check_books(killed)
     check_nothing_left(killed)
     assert killed.files() == undisturbed.files()

@@ -27,6 +27,11 @@ START = {
 SIZES = [{"name": f"s{size}", "attention_tokens": 4 * size, "ffn_tokens": 8 * size} for size in (1, 2, 3)]
 SHARED = {"stages": [SIZES[0] | {"until": 0.5}, SIZES[2]], "training.ladder_tokens": "1B", "controls": []}
 BASE_OF_THE_RUN = {"start.base": START}
+IMAGES = {
+    "data": {"images": {"source": "/data/images", "num_classes": 10}},
+    "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "image": {"size": 32, "patch": 16}},
+    "training": {"batch_size": 8},
+}
 MUON = {"optimizer.name": "muon", "optimizer.gradient_clipping": 0.0}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
@@ -36,6 +41,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "data.begin_of_text": {"data.tokenizer": "gpt2", "data.vocab_size": None, "model.vocab_size": 50_432},
     "data.most_bad_records": {"data.on_bad_record": "skip"},
     "data.when_exhausted": MIXED,
+    "data.images.most_bad_records": IMAGES | {"data.images.on_bad_record": "skip"},
     "data.mixture.N.most_bad_records": MIXED | {"data.mixture.0.on_bad_record": "skip"},
     "stages.N.mixture": MIXED,
     "start.checkpoint": BASE_OF_THE_RUN,
@@ -82,8 +88,9 @@ def set_to_its_example(key: Key) -> dict[str, Any]:
     assert key.example, f"{key.path} has no example"
     [(name, value)] = OmegaConf.to_container(OmegaConf.create(key.example)).items()
     assert name == key.name
-    of_a_source = MIXED if key.path.startswith("data.mixture.N") else {}
-    return changed(NEEDED.get(key.path, of_a_source) | {in_small_schedule(key.path): value})
+    blocks = {"data.mixture.N": MIXED, "data.images": IMAGES, "model.image": IMAGES}
+    of_a_block = next((needed for block, needed in blocks.items() if key.path.startswith(block)), {})
+    return changed(NEEDED.get(key.path, of_a_block) | {in_small_schedule(key.path): value})
 
 
 def in_small_schedule(path: str) -> str:

@@ -12,7 +12,6 @@ from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.data_block import DataBlock
 from stages.corpus.prepare import prepare
 from stages.data.errors import DataError
 from stages.data.remote import RemoteReading
@@ -126,10 +125,10 @@ def test_the_plan_says_what_prepare_will_say_of_a_local_text(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> None:
-    data = DataBlock(source=str(text_of(tmp_path / "text", 300, 200)), vocab_size=400, validation_fraction=0.1)
-    estimated = known_sizes(data, tmp_path)
-    prepare(data, RunsPaths(tmp_path).datasets)
-    counted = known_sizes(data, tmp_path)
+    schedule = of_text(text_of(tmp_path / "text", 300, 200), vocab_size=400, validation_fraction=0.1)
+    estimated = known_sizes(schedule, tmp_path)
+    prepare(schedule.data, RunsPaths(tmp_path).datasets)
+    counted = known_sizes(schedule, tmp_path)
     assert counted.is_prepared
     assert estimated.validation_documents == counted.validation_documents
     assert estimated.validation_tokens == pytest.approx(counted.validation_tokens, rel=0.2)

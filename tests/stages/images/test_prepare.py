@@ -67,7 +67,7 @@ def write_shard(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
 
 
 def spec_of(images: Path | str, **settings: Any) -> ImageSpec:
-    defaults: dict[str, Any] = {"images": str(images), "num_classes": 3, "validation_fraction": 0.3}
+    defaults: dict[str, Any] = {"source": str(images), "num_classes": 3, "validation_fraction": 0.3}
     return ImageSpec(**defaults | settings)
 
 
@@ -87,7 +87,7 @@ def folders(directory: Path) -> list[str]:
 
 
 def test_the_digits_are_prepared_once_with_every_pixel_and_class(tmp_path):
-    spec = ImageSpec(images=DIGITS, num_classes=10, workers=3)
+    spec = ImageSpec(source=DIGITS, num_classes=10, workers=3)
     dataset, digits = prepare_images(spec, tmp_path), load_digits()
     manifest = check_images(dataset)
     levels = (digits.images * 255 / 16).round().astype(np.uint8)
@@ -155,13 +155,13 @@ def cut_shard(root: Path) -> None:
 
 PNG, NO_CLASS = encoded(1), r"a\.tar sample x/y has no number of a class in a \.cls; repair or remove"
 REFUSED: list[tuple[Callable[[Path], object], dict[str, Any], str]] = [
-    (broken_jpeg, {}, r"images\.images: .*bee/005\.jpeg is no image \(.*truncated.*\); repair or remove"),
+    (broken_jpeg, {}, r"images\.source: .*bee/005\.jpeg is no image \(.*truncated.*\); repair or remove"),
     (
         lambda root: (root / "bee/x.png").write_bytes(b"?"),
         {},
         r"bee/x\.png is no image \(no format that Pillow",
     ),
-    (lambda root: (root / "dog").mkdir(), {}, r"images\.images: .*: the class folder 'dog' has no images"),
+    (lambda root: (root / "dog").mkdir(), {}, r"images\.source: .*: the class folder 'dog' has no images"),
     (lambda root: (root / "x.png").write_bytes(PNG), {}, r"train' must hold WebDataset shards"),
     (lambda root: root.rename(root.with_name("trains")), {}, r"train' does not exist; '.*trains' does$"),
     (str, {"num_classes": 4}, r"images\.num_classes: 4, but .*/train' has 3 class folders$"),
@@ -170,7 +170,7 @@ REFUSED: list[tuple[Callable[[Path], object], dict[str, Any], str]] = [
     (sample(png=PNG, cls=b"3"), {}, r"num_classes: 3, but .*sample x/y is of class 3; the first is 0$"),
     (sample(png=PNG, json=b"{}"), {}, NO_CLASS),
     (sample(cls=b"1"), {}, r"a\.tar sample x/y is no image"),
-    (cut_shard, {}, r"images\.images: .*a\.tar cannot be read \(.*\)$"),
+    (cut_shard, {}, r"images\.source: .*a\.tar cannot be read \(.*\)$"),
 ]
 
 

@@ -30,7 +30,7 @@ SEED, BICUBIC = 7, Image.Resampling.BICUBIC
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_images(ImageSpec(images=DIGITS, num_classes=10), tmp_path_factory.mktemp("datasets"))
+    return prepare_images(ImageSpec(source=DIGITS, num_classes=10), tmp_path_factory.mktemp("datasets"))
 
 
 def test_each_epoch_has_every_image_once_in_an_order_of_its_own_whatever_the_micro_batch(digits):
@@ -84,7 +84,7 @@ def test_smoothed_targets_give_the_loss_of_pytorch_with_label_smoothing(digits):
 
 def test_evaluation_reads_each_image_once_as_pillow_resizes_and_cuts_it(tmp_path):
     root = write_folders(tmp_path / "train")  # 20 x 16 pixels
-    dataset = prepare_images(ImageSpec(images=str(root), num_classes=3, validation=str(root)), tmp_path / "datasets")
+    dataset = prepare_images(ImageSpec(source=str(root), num_classes=3, validation=str(root)), tmp_path / "datasets")
     paths = sorted(path for path in root.rglob("*.*g"))
     cases: list[tuple[int, Literal[1, 3], int, int]] = [(12, 3, 15, 1), (16, 1, 20, 2), (24, 3, 30, 3)]
     for size, channels, wide, left in cases:

@@ -28,6 +28,7 @@ FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
 LINEAR = ("query", "key", "value", "projection", "gate", "up", "down")
 DECODER = decoder_config(vocab_size=31, hidden_size=16, num_heads=1, num_layers=2, ffn_tokens=24, activation="swiglu")
 TOKENS_ST = torch.randint(31, (4, 8), generator=torch.Generator().manual_seed(1))
+SAMPLES = TOKENS_ST[:, :-1], TOKENS_ST[:, 1:]
 BATCHES = [(tokens_BT[:, :-1], tokens_BT[:, 1:]) for tokens_BT in TOKENS_ST.split(2)]
 
 
@@ -64,7 +65,8 @@ def layer_names(model: LanguageModel) -> tuple[str, ...]:
 
 
 def layers(model: LanguageModel, tokens_ST: Tensor = TOKENS_ST) -> dict[tuple[int, str], Layer]:
-    return {(layer.block, layer.name): layer for layer in inspect_model(model, tokens_ST, 2).layers}
+    found = inspect_model(model, tokens_ST[:, :-1], tokens_ST[:, 1:], 2)
+    return {(layer.block, layer.name): layer for layer in found.layers}
 
 
 def loss_of(model: LanguageModel, input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ def test_losses_and_gradient_norms_are_those_of_autograd_batch_by_batch(name):
     model = built(name)
     losses = [loss_of(model, *batch) for batch in BATCHES]
     by_hand = [layer_gradients(model, loss) for loss in losses]
-    facts = inspect_model(model, TOKENS_ST, 2)
+    facts = inspect_model(model, *SAMPLES, 2)
     assert facts.loss == pytest.approx(torch.stack(losses).mean().item())
     found = {(-1, "all"): facts.gradient} | {(layer.block, layer.name): layer.gradient for layer in facts.layers}
     assert list(found) == list(by_hand[0])
@@ -97,8 +99,9 @@ def test_losses_and_gradient_norms_are_those_of_autograd_batch_by_batch(name):
         assert norm.spread == pytest.approx((norms.std() / norms.mean()).item(), rel=1e-6), key
     of_layers = [layer.gradient.mean for layer in facts.layers]
     assert facts.depth_ratio == max(of_layers) / min(of_layers)
-    assert inspect_model(model, torch.cat((TOKENS_ST, TOKENS_ST[:1])), 2) == facts, "half a batch is left out"
-    assert {layer.gradient.spread for layer in inspect_model(model, TOKENS_ST, 9).layers} == {None}
+    inputs, targets = (torch.cat((part, part[:1])) for part in SAMPLES)
+    assert inspect_model(model, inputs, targets, 2) == facts, "half a batch is left out"
+    assert {layer.gradient.spread for layer in inspect_model(model, *SAMPLES, 9).layers} == {None}
 
 
 class _Recorded(nn.Module):
@@ -148,12 +151,12 @@ def test_a_model_with_weights_that_are_not_finite_fails():
 def test_new_layers_are_named_by_their_position_and_have_no_kurtosis_no_gain_and_only_dead_tokens():
     """The values of their projection and FFN are zero, so they add nothing and no gradient reaches their queries."""
     empty = build_model(small_config(num_layers=0), seed=0)
-    assert inspect_model(empty, TOKENS_ST, 2).layers == ()
+    assert inspect_model(empty, *SAMPLES, 2).layers == ()
     model = grow_model(empty, new_layers=1, layer_tokens=(4, 6))
     model = grow_model(model, new_layers=2, layer_tokens=(3, 5))
     model = grow_model(model, new_layers=3, layer_tokens=(7, 8), policy=GrowthPolicy(depth="interleave"))
     assert model.config.block_ids == (0, 3, 1, 4, 2, 5)
-    facts, by_key = inspect_model(model, TOKENS_ST, 2), layers(model)
+    facts, by_key = inspect_model(model, *SAMPLES, 2), layers(model)
     assert list(by_key) == list(product(range(6), PATTENTIONS))
     assert [by_key[i, "query"].scores.num_tokens for i in range(6)] == [4, 7, 3, 7, 3, 7]
     assert facts.num_dead == (4 + 6) + 2 * (3 + 5) + 3 * (7 + 8)

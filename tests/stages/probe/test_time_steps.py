@@ -61,5 +61,5 @@ def test_memory_is_measured_around_the_last_forward_pass(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    found = step_memory(Engine(2), torch.zeros(1, 4, dtype=torch.int64), 2)
+    found = step_memory(Engine(2), (torch.zeros(1, 3), torch.zeros(1, 3)), 2)
     assert found == StepMemory(lasting_bytes=300, activation_bytes=60, peak_bytes=500)
