@@ -134,11 +134,7 @@ def import_data(
             on_progress=lambda what, done: advance(done or 0.0, what=what),
         )
     splits = document.manifest.splits
-    lines = [
-        f"{name}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
-        f" {counted(split.num_bytes, 'byte')}"
-        for name, split in splits.items()
-    ]
+    lines = [f"{name}: {split}" for name, split in splits.items()]
     if document.linked_files:
         files = counted(len(document.linked_files), "file")
         lines.append(f"shares {files} with the source: leave their content as it is")

@@ -16,6 +16,7 @@ from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file
 from stages.checkpoint.manifest import TextFacts
 from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed, seal
+from stages.counted import counted
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec, SkippedRecords, SourceName, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -77,6 +78,10 @@ class DatasetSplit(Strict):
     def shards(self) -> list[DatasetFile]:
         """The files of tokens."""
         return [file for file in self.files if file.name.endswith(".ds")]
+
+    def __str__(self) -> str:
+        documents, tokens = counted(self.num_documents, "document"), counted(self.num_tokens, "token")
+        return f"{documents}, {tokens}, {counted(self.num_bytes, 'byte')}"
 
 
 def joined_hash(hashes: Iterable[bytes]) -> bytes:

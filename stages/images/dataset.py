@@ -18,6 +18,7 @@ from pydantic import Field
 from model.strict import Strict
 from stages.corpus.location import one_spelling
 from stages.corpus.prepared import newest_first
+from stages.counted import counted
 from stages.data.dataset import (
     HASHED_BYTES,
     Amount,
@@ -45,6 +46,9 @@ class ImageSplit(Strict):
     num_images: Amount
     files: tuple[DatasetFile, ...]
     """The images and their index."""
+
+    def __str__(self) -> str:
+        return counted(self.num_images, "image")
 
 
 class ImageManifest(PreparedManifest):

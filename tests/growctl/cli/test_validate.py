@@ -67,6 +67,7 @@ def test_prepare_always_reports_the_bad_records_skipped(tmp_path: Path) -> None:
     for _ in range(2):
         out, err = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
         assert f"skipped: 1 bad record (1 not UTF-8): {source}/latin.txt line 1 (not UTF-8)" in out.splitlines()
+        assert re.match(r"train: \d+ documents, \d+ tokens, \d+ bytes\nvalidation: ", out)
         assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in err.splitlines())
     document = json.loads(run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")[0])
     assert document["manifest"]["skipped"]["counts"] == {"not UTF-8": 1}
