@@ -66,7 +66,7 @@ def train(row: Row, seed: int, directory: Path) -> None:
 
 
 def result(name: str, directory: Path) -> dict[str, Any] | None:
-    """Final loss (nats), its jumps, costs and epochs of one run; None if it has not finished."""
+    """Final loss (nats), size, FLOPs and jumps of one run; None if it has not finished."""
     from growctl.runs.find import RunNotFoundError, find_runs
 
     try:
@@ -76,7 +76,8 @@ def result(name: str, directory: Path) -> dict[str, Any] | None:
     if found.final_loss is None:
         return None
     jumps = [stage.jump for stage in found.stages if stage.jump is not None]
-    return {"loss": found.final_loss, "flops": found.cumulative_flops, "jumps": jumps}
+    size = found.stages[-1].num_parameters
+    return {"loss": found.final_loss, "num_parameters": size, "flops": found.cumulative_flops, "jumps": jumps}
 
 
 def tried(row: Row, directory: Path) -> dict[float, float]:

@@ -1,15 +1,15 @@
 """Makes the tables and the picture of docs/ that show benchmarks/results/, each against its goal."""
 
 import json
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from growctl.text.formatting import byte_count
 from model.config import PATTENTIONS
 from stages.counted import counted
-from tools.tables import NOT_MEASURED, REPOSITORY, held, judged, number, table
+from tools import trained
+from tools.tables import NOT_MEASURED, REPOSITORY, Rows, held, judged, number, table
 
 PICTURE = REPOSITORY / "docs/performance.png"
 RESULTS = REPOSITORY / "benchmarks/results"
@@ -56,17 +56,7 @@ READERS = {
 }
 """What benchmarks/data.py reads."""
 
-GROWTHS = {
-    "append": "depth, appended",
-    "interleave": "depth, interleaved",
-    "copy-stack": "depth, copied",
-    "tokens": "tokens",
-    "both": "depth and tokens",
-}
 FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
-
-Rows = Iterator[dict[str, str]]
-"""The cells of each row of a table, by heading."""
 
 
 def results_table(name: str) -> str:
@@ -77,7 +67,7 @@ def results_table(name: str) -> str:
         return NOT_MEASURED
     found = json.loads(path.read_text())
     shown = table(rows(found))
-    if name in ("judge-verdicts", "depth-and-tokens", "questions", "answers"):  # the text around them says where
+    if name in ("judge-verdicts", *trained.WITHOUT_MACHINE):  # the text around them says where
         return shown
     machine = found["machine"]
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
@@ -247,7 +237,7 @@ def _untrained(row: Any) -> dict[str, str]:
     }
 
 
-def _trained(row: Any) -> dict[str, str]:
+def _finished(row: Any) -> dict[str, str]:
     dead, effective = row["num_dead"], row["effective_share"]
     return {
         "loss": f"{row['loss']:.2f}",
@@ -278,119 +268,6 @@ def _short(value: float | None) -> str:
     return f"{value:,.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-")
 
 
-def _depth_and_tokens(found: Any) -> Rows:
-    """The ways to spend 20 data tokens per parameter that have three seeds or more, from the lowest loss up."""
-    ranked = []
-    for row in found["rows"]:
-        losses = [outcome["loss"] for outcome in row["by_seed"].values()]
-        if (row["arm"], row["budget"]) == (20, 1) and len(losses) >= 3:
-            ranked.append((statistics.mean(losses), losses, row))
-    for mean, losses, row in sorted(ranked, key=lambda each: each[0]):
-        jump = max((jump for outcome in row["by_seed"].values() for jump in outcome["jumps"]), key=abs, default=None)
-        yield {
-            "run": _spent(row),
-            "tokens": f"{row['tokens'] / 1e6:.1f}M",
-            "peak": f"{1e3 * row['peak']:g}e-3",
-            "jump, nats": "-" if jump is None else f"{jump:+.3f}" if abs(jump) > 1e-5 else "0",
-            "mean loss": f"{mean:.4f}",
-            "by seed": ", ".join(f"{loss:.4f}" for loss in losses),
-        }
-
-
-def _spent(row: Any) -> str:
-    """How a run spent its budget, in words."""
-    sizes = [f"{counted(size['layers'], 'layer')} x {size['attention_tokens']}" for size in row["sizes"]]
-    if row["kind"] == "scratch":
-        return f"**{sizes[0]}, from scratch**"
-    stages = [f"{size} to {100 * share:.0f} %" for size, share in zip(sizes, row["until"], strict=False)]
-    return f"{GROWTHS[row['kind']]}: {', '.join(stages)}, then {sizes[-1]}"
-
-
-RECIPES = {
-    "tokenformer-scratch": "Tokenformer, 262k from scratch",
-    "tokenformer-tokens": "Tokenformer, the quickstart's ladder in tokens",
-    "tokenformer-depth": "Tokenformer, 1 -> 2 -> 3 layers",
-    "decoder-scratch": "Decoder, 266k from scratch",
-    "decoder-depth": "Decoder, 1 -> 2 -> 4 layers",
-}
-"""What benchmarks/optimizers.py trains."""
-
-
-def _optimizers(found: Any) -> Rows:
-    rows = {(row["recipe"], row["optimizer"]): row for row in found["rows"]}
-    for recipe, words in RECIPES.items():
-        cells = {"what is trained": words}
-        for optimizer, name in (("adamw", "AdamW"), ("muon", "Muon")):
-            row = rows.get((recipe, optimizer), {"tried": {}, "by_seed": {}})
-            tried = ", ".join(
-                f"{loss:.3f}" for _, loss in sorted(row["tried"].items(), key=lambda each: float(each[0]))
-            )
-            losses = [outcome["loss"] for outcome in row["by_seed"].values()]
-            cells[f"{name}, at its peaks (seed 0)"] = tried or "-"
-            mean = (
-                f"**{statistics.mean(losses):.3f}** ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
-            )
-            cells[f"{name}, best peak"] = f"{row['peak']:g}: {mean}" if losses else "-"
-        yield cells
-
-
-def _muon_growth(found: Any) -> Rows:
-    rows = {(row["tokens_per_parameter"], row["name"]): row for row in found["rows"]}
-    for (ratio, name), row in rows.items():
-        losses = {seed: outcome["loss"] for seed, outcome in row["by_seed"].items()}
-        usual = rows.get((ratio, name.split("-")[0]), {"by_seed": {}})["by_seed"]
-        gaps = [loss - usual[seed]["loss"] for seed, loss in losses.items() if seed in usual]
-        same = not gaps or name in ("tokens", "depth")
-        yield {
-            "tokens a parameter": str(ratio),
-            "what is trained": name.replace("-", " "),
-            "final loss (seeds 0, 1, 2)": f"{statistics.mean(losses.values()):.3f} "
-            f"({', '.join(f'{loss:.3f}' for loss in losses.values())})",
-            "minus `tokens` or `depth`": "" if same else f"{statistics.mean(gaps):+.3f}",
-        }
-
-
-def _questions(found: Any) -> Rows:
-    for row in found["rows"]:
-        yield {
-            "question": row["question"],
-            "against": row["opponent"],
-            "seeds": ", ".join(map(str, row["seeds"])) or "-",
-            "saves": row["saves"] or "-",
-            "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
-            "outcome": row["outcome"],
-        }
-
-
-HAVE = {
-    "nothing": "nothing yet",
-    "family": "nothing yet, and want several sizes",
-    "trained": "a trained model (the quickstart's)",
-    "trained-20": "a model trained on 20 tokens a parameter",
-    "trained-100": "one trained on 100",
-    "trained-500": "one trained on 500",
-}
-
-
-def _answers(found: Any) -> Rows:
-    """The opponent that decides each question, and for a trained model the larger one from scratch too."""
-    by_question: dict[str, list[Any]] = {}
-    for row in found["rows"]:
-        by_question.setdefault(row["question"], []).append(row)
-    for question, (first, *others) in by_question.items():
-        prices = [row for row in (first, *others) if "price_ratio" in row]
-        for row in prices or [first, *(row for row in others if "from scratch" in row["opponent"])][:2]:
-            cells = next(_questions({"rows": [row]}))
-            shown = {key: cells[key] for key in ("saves", "loss, nats", "outcome")}
-            yield {"you have": HAVE[question], "growing against": cells["against"]} | shown
-
-
-def _interval(value: float | None, ends: list[float] | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.3f}" + (f" ({ends[0]:+.3f} to {ends[1]:+.3f})" if ends else "")
-
-
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "pattention": ("pattention", _pattention),
     "train-step": ("train_step", _train_step),
@@ -402,12 +279,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "judge-coverage": ("judge_coverage", _judge_coverage),
     "judge-verdicts": ("judge_coverage", _judge_verdicts),
     "untrained": ("score_functions", partial(_by_scores, "untrained", _untrained)),
-    "trained": ("score_functions", partial(_by_scores, "checkpoint", _trained)),
-    "depth-and-tokens": ("growth_axes", _depth_and_tokens),
-    "optimizers": ("optimizers", _optimizers),
-    "muon-growth": ("muon_growth", _muon_growth),
-    "questions": ("three_questions", _questions),
-    "answers": ("three_questions", _answers),
+    "trained": ("score_functions", partial(_by_scores, "checkpoint", _finished)),
+    **trained.TABLES,
 }
 """The results file and the rows of every table, by the name of its marks."""
 

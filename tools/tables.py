@@ -1,11 +1,14 @@
 """Formats results as Markdown tables, compares them with their goals, and fills the generated parts of pages."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOT_MEASURED = "Not yet measured.\n"
+
+Rows = Iterator[dict[str, str]]
+"""The cells of each row of a table, by heading."""
 
 _MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+): [^\n]* -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 

@@ -1,0 +1,196 @@
+"""Makes the tables of docs/ that show what training ended at, from benchmarks/results/."""
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from growctl.text.formatting import short_count
+from stages.counted import counted
+from tools.tables import Rows
+
+T_OF_THREE = 4.303
+"""Student's t for 95 % of three values."""
+
+GROWTHS = {
+    "append": "depth, appended",
+    "interleave": "depth, interleaved",
+    "copy-stack": "depth, copied",
+    "tokens": "tokens",
+    "both": "depth and tokens",
+}
+
+
+def _depth_and_tokens(found: Any) -> Rows:
+    """The ways to spend 20 data tokens per parameter that have three seeds or more, from the lowest loss up."""
+    ranked = []
+    for row in found["rows"]:
+        losses = [outcome["loss"] for outcome in row["by_seed"].values()]
+        if (row["arm"], row["budget"]) == (20, 1) and len(losses) >= 3:
+            ranked.append((statistics.mean(losses), losses, row))
+    for mean, losses, row in sorted(ranked, key=lambda each: each[0]):
+        jump = max((jump for outcome in row["by_seed"].values() for jump in outcome["jumps"]), key=abs, default=None)
+        yield {
+            "run": _spent(row),
+            "tokens": f"{row['tokens'] / 1e6:.1f}M",
+            "peak": f"{1e3 * row['peak']:g}e-3",
+            "jump, nats": "-" if jump is None else f"{jump:+.3f}" if abs(jump) > 1e-5 else "0",
+            "mean loss": f"{mean:.4f}",
+            "by seed": ", ".join(f"{loss:.4f}" for loss in losses),
+        }
+
+
+def _spent(row: Any) -> str:
+    """How a run spent its budget, in words."""
+    sizes = [f"{counted(size['layers'], 'layer')} x {size['attention_tokens']}" for size in row["sizes"]]
+    if row["kind"] == "scratch":
+        return f"**{sizes[0]}, from scratch**"
+    stages = [f"{size} to {100 * share:.0f} %" for size, share in zip(sizes, row["until"], strict=False)]
+    return f"{GROWTHS[row['kind']]}: {', '.join(stages)}, then {sizes[-1]}"
+
+
+RECIPES = {
+    "tokenformer-scratch": "Tokenformer, 262k from scratch",
+    "tokenformer-tokens": "Tokenformer, the quickstart's ladder in tokens",
+    "tokenformer-depth": "Tokenformer, 1 -> 2 -> 3 layers",
+    "decoder-scratch": "Decoder, 266k from scratch",
+    "decoder-depth": "Decoder, 1 -> 2 -> 4 layers",
+}
+"""What benchmarks/optimizers.py trains."""
+
+
+def _optimizers(found: Any) -> Rows:
+    rows = {(row["recipe"], row["optimizer"]): row for row in found["rows"]}
+    for recipe, words in RECIPES.items():
+        cells = {"what is trained": words}
+        for optimizer, name in (("adamw", "AdamW"), ("muon", "Muon")):
+            row = rows.get((recipe, optimizer), {"tried": {}, "by_seed": {}})
+            tried = ", ".join(
+                f"{loss:.3f}" for _, loss in sorted(row["tried"].items(), key=lambda each: float(each[0]))
+            )
+            losses = [outcome["loss"] for outcome in row["by_seed"].values()]
+            cells[f"{name}, at its peaks (seed 0)"] = tried or "-"
+            mean = (
+                f"**{statistics.mean(losses):.3f}** ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
+            )
+            cells[f"{name}, best peak"] = f"{row['peak']:g}: {mean}" if losses else "-"
+        yield cells
+
+
+def _muon_growth(found: Any) -> Rows:
+    rows = {(row["tokens_per_parameter"], row["name"]): row for row in found["rows"]}
+    for (ratio, name), row in rows.items():
+        usual = rows.get((ratio, name.split("-")[0]))
+        yield {
+            "tokens a parameter": str(ratio),
+            "what is trained": name.replace("-", " "),
+            "final loss (seeds 0, 1, 2)": _losses(row),
+            "minus `tokens` or `depth`": "" if usual in (None, row) else _difference(row, usual),
+        }
+
+
+def _blocks(found: Any) -> Rows:
+    """The options of a block, by family, from the lowest loss up after the default."""
+    rows = [row for row in found["rows"] if row["name"].startswith("block-")]
+    for family in dict.fromkeys(row["family"] for row in rows):
+        default, *others = (row for row in rows if row["family"] == family)
+        for row in [default, *sorted(others, key=lambda row: _mean_gap(row, default))]:
+            yield {
+                "family": family,
+                "changed": row["option"].replace("-", " "),
+                "final loss (seeds 0, 1, 2)": _losses(row),
+                "minus the default": "" if row is default else _difference(row, default),
+            }
+
+
+def _grown_decoders(found: Any) -> Rows:
+    ways = {row["way"]: row for row in found["rows"] if row["name"].startswith("grown-")}
+    for way, row in ways.items():
+        yield {
+            "what follows the base": way,
+            "parameters": short_count(next(iter(row["by_seed"].values()))["num_parameters"]),
+            "final loss (seeds 0, 1, 2)": _losses(row),
+            "minus `ungrown`": "" if way == "ungrown" else _difference(row, ways["ungrown"]),
+        }
+
+
+def _losses(row: Any) -> str:
+    """The mean of the final losses, and each of them."""
+    losses = [outcome["loss"] for outcome in row["by_seed"].values()]
+    return f"{statistics.mean(losses):.3f} ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
+
+
+def _gaps(row: Any, usual: Any) -> list[float]:
+    """How much higher a row ends than another one, for each seed that both have."""
+    both = row["by_seed"].keys() & usual["by_seed"].keys()
+    return [row["by_seed"][seed]["loss"] - usual["by_seed"][seed]["loss"] for seed in sorted(both)]
+
+
+def _mean_gap(row: Any, usual: Any) -> float:
+    return statistics.mean(_gaps(row, usual) or [math.inf])
+
+
+def _difference(row: Any, usual: Any) -> str:
+    """The mean of the gaps; of three, with the 95% interval of Student's t."""
+    gaps = _gaps(row, usual)
+    if len(gaps) < 3:
+        return f"{statistics.mean(gaps):+.3f}" if gaps else "-"
+    half = T_OF_THREE * statistics.stdev(gaps) / math.sqrt(3)
+    mean = statistics.mean(gaps)
+    return _interval(mean, [mean - half, mean + half])
+
+
+def _questions(found: Any) -> Rows:
+    for row in found["rows"]:
+        yield {
+            "question": row["question"],
+            "against": row["opponent"],
+            "seeds": ", ".join(map(str, row["seeds"])) or "-",
+            "saves": row["saves"] or "-",
+            "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
+            "outcome": row["outcome"],
+        }
+
+
+HAVE = {
+    "nothing": "nothing yet",
+    "family": "nothing yet, and want several sizes",
+    "trained": "a trained model (the quickstart's)",
+    "trained-20": "a model trained on 20 tokens a parameter",
+    "trained-100": "one trained on 100",
+    "trained-500": "one trained on 500",
+}
+
+
+def _answers(found: Any) -> Rows:
+    """The opponent that decides each question, and for a trained model the larger one from scratch too."""
+    by_question: dict[str, list[Any]] = {}
+    for row in found["rows"]:
+        by_question.setdefault(row["question"], []).append(row)
+    for question, (first, *others) in by_question.items():
+        prices = [row for row in (first, *others) if "price_ratio" in row]
+        for row in prices or [first, *(row for row in others if "from scratch" in row["opponent"])][:2]:
+            cells = next(_questions({"rows": [row]}))
+            shown = {key: cells[key] for key in ("saves", "loss, nats", "outcome")}
+            yield {"you have": HAVE[question], "growing against": cells["against"]} | shown
+
+
+def _interval(value: float | None, ends: list[float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" + (f" ({ends[0]:+.3f} to {ends[1]:+.3f})" if ends else "")
+
+
+TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
+    "depth-and-tokens": ("growth_axes", _depth_and_tokens),
+    "optimizers": ("optimizers", _optimizers),
+    "muon-growth": ("muon_growth", _muon_growth),
+    "blocks": ("decoders", _blocks),
+    "grown-decoders": ("decoders", _grown_decoders),
+    "questions": ("three_questions", _questions),
+    "answers": ("three_questions", _answers),
+}
+"""The results file and the rows of every table, by the name of its marks."""
+
+WITHOUT_MACHINE = ("depth-and-tokens", "questions", "answers")
+"""Tables below which no machine is named."""
