@@ -1,7 +1,7 @@
 """Compares growth policies by loss jump and end-of-stage loss at equal base, data, order and FLOPs.
 
     python -m benchmarks.growth_policies run --directory DIR [--seeds 0 1 2] [--only PATTERN]
-    python -m benchmarks.growth_policies table --directory DIR    # results/growth_policies.json, docs/growing.png
+    python -m benchmarks.growth_policies table --directory DIR    # results/growth_policies.json
 
 Every policy grows the same trained base, one for each seed and learning-rate schedule. The `scratch` row trains the
 grown size from scratch for the same total FLOPs.
@@ -9,7 +9,6 @@ grown size from scratch for the same total FLOPs.
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 from benchmarks import rows
 from benchmarks.rows import Row
@@ -17,7 +16,6 @@ from benchmarks.rows import Row
 HERE = Path(__file__).resolve().parent
 SCHEDULE = HERE / "growth_policies.yaml"
 RESULTS = HERE / "results" / "growth_policies.json"
-PICTURE = HERE.parent / "docs" / "growing.png"
 COSINE = ("learning_rate.shape=cosine", "learning_rate.span=stage")
 
 MATCHED = "growth.init=matched"
@@ -79,33 +77,12 @@ def table(directory: Path) -> None:
         found |= {"jump": statistics.mean(jumps) if jumps else None, "loss": statistics.mean(losses)}
     document["rows"].sort(key=lambda found: found["loss"])
     rows.write(RESULTS, document)
-    draw(document["rows"])
     print("| policy | jump, nats | loss at the end | by seed |")
     print("|---|---|---|---|")
     for found in document["rows"]:
         by_seed = ", ".join(f"{outcome['loss']:.4f}" for outcome in found["by_seed"].values())
         jump = "-" if found["jump"] is None else f"{found['jump']:+.4f}" if abs(found["jump"]) > 1e-6 else "0"
         print(f"| {found['policy']} | {jump} | {found['loss']:.4f} | {by_seed} |")
-
-
-def draw(rows: list[dict[str, Any]]) -> None:
-    """Draws one dot per seed and a bar at the mean, best policy on top; dots are filled if the growth was exact."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 0.32 * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    for place, row in enumerate(rows):
-        losses = [found["loss"] for found in row["by_seed"].values()]
-        scratch, kept = row["jump"] is None, row["jump"] is not None and abs(row["jump"]) < 1e-6
-        colour = "#777777" if scratch else "#1f6f8b" if kept else "#c8553d"
-        axes.plot(losses, [place] * len(losses), "o", color=colour, markerfacecolor=colour if kept else "none")
-        axes.plot([row["loss"]], [place], "|", color=colour, markersize=14)
-    axes.set_yticks(range(len(rows)), [row["policy"] for row in rows])
-    axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel("validation loss at the end, nats a token; equal FLOPs, a dot a seed")
-    axes.set_title("filled: exact at growth; open red: jumps; grey: from scratch", fontsize=9)
-    figure.savefig(PICTURE, dpi=110)
 
 
 def main() -> None:

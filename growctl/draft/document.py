@@ -102,8 +102,8 @@ _NO_DEVICE = """\
   # For memory and time in the plan, name the device: launch.hardware.device=h100 launch.hardware.mfu=0.4
 """
 _OPTIMIZERS = {
-    "muon": "Muon ends lower than AdamW, from scratch and growing (docs/muon.md). It does not clip gradients.",
-    "adamw": "Muon would end lower (docs/muon.md), but its momentum cannot leave the devices.",
+    "muon": "Muon ends lower than AdamW, from scratch and growing (docs/growing.md). It does not clip gradients.",
+    "adamw": "Muon would end lower (docs/growing.md), but its momentum cannot leave the devices.",
 }
 
 
