@@ -25,14 +25,11 @@ _START = """\
 Every key of a [schedule](schedules.md), with its default, its unit and the values it may have. A dot leads into a
 block: `training.batch_size` is the key `batch_size` in the block `training:`. `N` stands for the number of an entry in
 a list, counted from 0: `stages.0.train_tokens` is the budget of the first stage. You can set every key in the file, or
-on the command line:
+on the command line: `growctl validate quickstart training.batch_size=32 stages.0.train_tokens=2M`. `growctl schema`
+prints the same as a JSON Schema, which editors use to complete and check a schedule.
 
-```
-growctl validate quickstart training.batch_size=32 stages.0.train_tokens=2M
-```
-
-`growctl schema` prints the same as a JSON Schema, which editors use to complete and check a schedule.
-
+A *count* is a whole number from 1 on, also written as `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h`
+or seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes.
 """
 
 _DEFAULTS = """
@@ -40,9 +37,7 @@ _DEFAULTS = """
 
 {description}
 
-- Default: `[_self_]`
-- Allowed: a list of names, paths and choices
-- Example: `defaults: [quickstart, {{launch: slurm}}, _self_]`
+A list of names, paths and choices; default `[_self_]`. `defaults: [quickstart, {{launch: slurm}}, _self_]`
 """
 
 
@@ -53,11 +48,13 @@ def _pattern(quantity: Any) -> str:
 
 
 _QUANTITIES = {
-    _pattern(Duration): "a duration: `90m`, `36h`, `1d 12h` or seconds",
-    _pattern(Size): "a size: `40GiB`, `80GB`, `512MiB` or bytes",
-    _pattern(Count): "a whole number{}, also written as `2.5k`, `300M` or `15B`",
+    _pattern(Duration): "a duration",
+    _pattern(Size): "a size",
+    _pattern(Count): "a count{}",
 }
 """What people may write for a quantity, by its pattern. Only counts have a range worth naming."""
+
+_USUAL_RANGE = " from 1 to 1e14"
 
 _RANGE = {
     "exclusiveMinimum": "above {:g}",
@@ -102,16 +99,13 @@ class Key:
     @property
     def entry(self) -> str:
         """The part of the page on this key."""
-        unit, default = self.schema.get("unit"), "none; the key is required"
+        unit, default, value = self.schema.get("unit"), "; required", self.schema.get("default")
         if "default" in self.schema:
-            value = self.schema["default"]
-            default = "not set" if value is None else f"`{as_yaml(value)}`"
-            default += f" ({duration(value)})" if unit == "seconds" and value is not None else ""
-        default += f". Unit: {unit}" if unit else ""
-        return (
-            f"\n### `{self.path}`\n\n{_wrapped(self.description)}\n\n"
-            f"- Default: {default}\n- Allowed: {self.allowed}\n- Example: `{self.example}`\n"
-        )
+            shown = f" ({duration(value)})" if unit == "seconds" and value is not None else ""
+            default = "" if value is None else f"; default `{as_yaml(value)}`{shown}"
+        in_unit = f" ({unit})" if unit and not unit.startswith("pure number") else ""
+        allowed = f"{self.allowed[0].upper()}{self.allowed[1:]}{in_unit}"
+        return f"\n### `{self.path}`\n\n{_wrapped(self.description)}\n\n{allowed}{default}. `{self.example}`\n"
 
 
 def every_key() -> Iterator[Key]:
@@ -122,15 +116,12 @@ def every_key() -> Iterator[Key]:
 
 def page() -> str:
     """The text of docs/keys.md."""
-    table, sections = "| block | what it sets |\n| --- | --- |\n", ""
+    sections = ""
     for path, block in blocks_by_path(Schedule):
         title, meaning = f"`{path}`" if path else "The top level", _one_line(_BLOCKS[block.__name__]["description"])
-        anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")  # as GitHub and mkdocs make it
-        sentence = re.split(r"(?<=[.]) ", meaning)[0].rstrip(".")
-        table += f"| [{title}](#{anchor}) | {sentence} |\n"
         sections += f"\n## {title}\n\n{_wrapped(meaning)}\n" + ("" if path else _defaults())
         sections += "".join(key.entry for key in _keys(path, _BLOCKS[block.__name__]))
-    return _START + table + sections
+    return _START + sections
 
 
 def as_yaml(value: Any) -> str:
@@ -179,7 +170,8 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     forms = _forms(schema)
     for form in forms:
         if form.get("pattern") in _QUANTITIES:
-            return _QUANTITIES[form["pattern"]].format(_whole_range(schema))
+            limits = _whole_range(schema)
+            return _QUANTITIES[form["pattern"]].format("" if limits == _USUAL_RANGE else limits)
     if "anyOf" in schema:
         return ", or ".join(map(_allowed, forms))
     if "$ref" in schema:
