@@ -123,7 +123,7 @@ def text_source(name: str) -> TextSource:
 
         return replace(_own(source, ""), size=measure_text(DataSpec(source=source)))
     if _HUB_NAME.fullmatch(name):
-        comment = "# From the Hugging Face hub. data.include chooses its files; see docs/data.md.\n"
+        comment = "# From the Hugging Face hub. data.include chooses its files; see docs/your-data.md.\n"
         return _own(f"hf://datasets/{name}", comment)
     beside = filter(None, [nearest_beside(name)])
     raise UserError(

@@ -47,8 +47,8 @@ class MixtureBlock(SourceSpec):
     """How often training may read it; by default as often as its weight asks for. `data.when_exhausted` says what
     follows."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
-    """A choice for `data` that growctl ships (docs/data.md), or a file data/NAME.yaml of yours. It sets the keys of
-    this entry that are not set here; its tokenizer does not count."""
+    """A choice for `data` that growctl ships (docs/your-data.md), or a file data/NAME.yaml of yours. It sets the keys
+    of this entry that are not set here; its tokenizer does not count."""
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 
