@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schedule.fields import Block, Count, Duration, Size, Vocabulary
-from growctl.schedule.images_block import ImagesBlock
 from model.strict import example
+from stages.augmentation import Augmentation
 from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
 from stages.data.spec import (
     DEFAULT_CACHE_BYTES,
@@ -20,6 +20,7 @@ from stages.data.spec import (
     SourceSpec,
 )
 from stages.images.dataset import images_in_one_spelling
+from stages.images.spec import DIGITS, ImageSpec
 from stages.spec import Packing
 
 MOST_SOURCES = 256
@@ -66,6 +67,22 @@ def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
     exact = {name: Fraction(str(weight)) for name, weight in weights.items() if weight}
     total = sum(exact.values(), Fraction(0))
     return {name: weight / total for name, weight in sorted(exact.items())}
+
+
+class ImagesBlock(ImageSpec):
+    """The images to train on, in place of a text."""
+
+    augmentation: Augmentation = Augmentation()
+    """What training does to an image before the model reads it; by default nothing."""
+
+    def spec(self) -> ImageSpec:
+        """What to prepare."""
+        return ImageSpec(**self.model_dump(include=set(ImageSpec.model_fields)))
+
+    def places(self) -> dict[str, str]:
+        """The keys that name images outside growctl, with their values."""
+        places = {"source": self.source, "validation": self.validation}
+        return {key: place for key, place in places.items() if place and place != DIGITS}
 
 
 class DataBlock(DataSpec):
