@@ -148,7 +148,8 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """A warning for each size of the dataset, prepared or estimated, that does not fit `schedule`."""
     data, most = schedule.data, schedule.evaluation.max_sequences
     if data.images:
-        yield from _few_images(sizes, most)
+        if sizes.is_prepared and (warning := few_images(sizes.validation_documents, most)):
+            yield warning
         return
     if not (sizes.is_prepared or sizes.validation_documents):
         return
@@ -177,13 +178,15 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         )
 
 
-def _few_images(sizes: DatasetSizes, most: int | None) -> Iterator[str]:
-    read = min(sizes.validation_documents, most or sizes.validation_documents)
-    if sizes.is_prepared and read < ENOUGH_IMAGES:
-        yield (
-            f"An evaluation reads {counted(read, 'image')}: with fewer than {ENOUGH_IMAGES:,}, the standard error of "
-            f"the share that is classified right may be above {0.5 / math.sqrt(ENOUGH_IMAGES):.1%}."
-        )
+def few_images(num_images: int, most: int | None) -> str | None:
+    """A warning if an evaluation reads few images: `most` of `num_images`, or all; None if it reads enough."""
+    read = min(num_images, most or num_images)
+    if read >= ENOUGH_IMAGES:
+        return None
+    return (
+        f"An evaluation reads {counted(read, 'image')}: with fewer than {ENOUGH_IMAGES:,}, the standard error of the "
+        f"share that is classified right may be above {0.5 / math.sqrt(ENOUGH_IMAGES):.1%}."
+    )
 
 
 def small_validation(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from growctl.analysis.data_groups import data_document, data_groups
 from growctl.analysis.groups import groups
 from growctl.analysis.results import results as judge
-from growctl.ladder.datasets import small_validation
+from growctl.ladder.datasets import few_images, small_validation
 from growctl.law.formula import Law
 from growctl.report import compute, results, scores, setup, training
 from growctl.report.law import section as law_section
@@ -154,10 +154,13 @@ def validation_warning(run: RunReport) -> str | None:
     """The warning for the validation set of one run; None if it is large enough, or its size is not recorded."""
     if run.validation_documents is None or run.validation_tokens is None:
         return None
+    most = run.conditions.get("evaluation.max_sequences")
+    if any(part.top1 is not None for part in run.parts):
+        return few_images(run.validation_documents, most)
     return small_validation(
         run.validation_documents,
         run.validation_tokens,
-        max_sequences=run.conditions.get("evaluation.max_sequences"),
+        max_sequences=most,
         sequence_length=(run.stages[-1].sequence_length if run.stages else None) or 1,
     )
 
