@@ -88,7 +88,7 @@ def self_attention(
 
     With K < H heads of keys and values, each serves H / K query heads in order (grouped queries, arXiv 2305.13245).
     `mask_BHTT` (model/documents.py) says instead what the queries may see. With `past`, the new keys and values are
-    appended to it, and the queries see what its own mask says, by default all that it holds.
+    appended to it, and the queries see what its own mask says, by default all that it returns.
     """
     dtype = attention_dtype(q_BTD)
 

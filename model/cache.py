@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.documents import attention_mask, last_starts
+from model.documents import attention_mask, last_starts, within
 from model.errors import UserError
 from model.shapes import ModelConfig
 
@@ -21,6 +21,9 @@ class LayerCache(NamedTuple):
     length: int
     """Columns that were filled before this forward pass."""
 
+    first: int
+    """The first column that any query sees: above 0 in a layer with a window."""
+
     mask_BHTC: Tensor | None
     """True where a query may see a key, or a mask of documents (model/documents.py); H is 1, and so is B if all rows
     are alike. None: `is_causal` says it all."""
@@ -28,11 +31,11 @@ class LayerCache(NamedTuple):
     is_causal: bool
 
     def append(self, k_BKTE: Tensor, v_BKTE: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores the keys and values of new positions; returns views of all filled columns."""
+        """Stores the keys and values of new positions; returns views of the filled columns that any query sees."""
         end = self.length + k_BKTE.shape[2]
         self.keys_BKCE[:, :, self.length : end] = k_BKTE
         self.values_BKCE[:, :, self.length : end] = v_BKTE
-        return self.keys_BKCE[:, :, :end], self.values_BKCE[:, :, :end]
+        return self.keys_BKCE[:, :, self.first : end], self.values_BKCE[:, :, self.first : end]
 
 
 class KVCache:
@@ -44,8 +47,8 @@ class KVCache:
 
     For a model that attends within documents, the cache also holds where the document of each column begins.
 
-    Attention reads views of the filled columns, so its shapes grow with the text. Raises UserError for a model of
-    images.
+    Attention reads views of the filled columns, so its shapes grow with the text. The cache keeps all positions in
+    layers with a window too, which read those within it. Raises UserError for a model of images.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class KVCache:
         self.length = 0
         """Columns filled so far, padding included."""
 
-        self._end_id = config.document_end_id
+        self._config, self._end_id = config, config.document_end_id
         self._document_starts_BC = torch.zeros((batch_size, num_columns), dtype=torch.int64, device=device)
         self._ended_B = torch.ones(batch_size, dtype=torch.bool, device=device)
         """Whether the column before the next one ends a document; true at the start."""
@@ -102,14 +105,21 @@ class KVCache:
     def layers(self, num_new: int) -> list[LayerCache]:
         """What each layer needs to append `num_new` columns, whose `positions` were asked for before."""
         end = self._end(num_new)
-        # Without padding, a single new position sees all keys, and a first forward pass is the ordinary causal one.
-        needs_mask = self._end_id is not None or self.starts_B is not None or (self.length > 0 and num_new > 1)
-        mask_BHTC = self._mask(end) if needs_mask else None
-        is_causal = not needs_mask and num_new > 1
+        windows = self._config.windows(end)
+        views = {window: self._view(end, window) for window in set(windows)}
         return [
-            LayerCache(keys_BKCE, values_BKCE, self.length, mask_BHTC, is_causal)
-            for keys_BKCE, values_BKCE in zip(self.keys_LBKCE, self.values_LBKCE, strict=True)
+            LayerCache(keys_BKCE, values_BKCE, self.length, *views[window])
+            for keys_BKCE, values_BKCE, window in zip(self.keys_LBKCE, self.values_LBKCE, windows, strict=True)
         ]
+
+    def _view(self, end: int, window: int | None) -> tuple[int, Tensor | None, bool]:
+        """The last fields of a `LayerCache` for the layers with that window, which is below `end`."""
+        first = max(0, self.length + 1 - window) if window else 0
+        several = end - self.length > 1
+        # Without padding, a single new position sees all keys, and a first forward pass is the ordinary causal one.
+        needs_mask = several and (self.length > 0 or window is not None)
+        needs_mask = needs_mask or self._end_id is not None or self.starts_B is not None
+        return first, self._mask(first, end, window) if needs_mask else None, several and not needs_mask
 
     def _end(self, num_new: int) -> int:
         end = self.length + num_new
@@ -129,17 +139,18 @@ class KVCache:
         self._document_starts_BC[:, self.length : self.length + len(column_T)] = starts_BT
         self._ended_B = ends_BT[:, -1].clone()
 
-    def _mask(self, end: int) -> Tensor:
+    def _mask(self, first: int, end: int, window: int | None) -> Tensor:
+        num_old = self.length - first
         if self._end_id is not None:
-            starts_BC = self._document_starts_BC[:, :end]
-            return attention_mask(starts_BC[:, self.length :], starts_BC, self.keys_LBKCE.dtype)
-        key_C = torch.arange(end, device=self.keys_LBKCE.device)
-        query_T1 = key_C[self.length :, None]
-        visible_TC = key_C <= query_T1
+            starts_BC = self._document_starts_BC[:, first:end]
+            return attention_mask(starts_BC[:, num_old:], starts_BC, self.keys_LBKCE.dtype, window)
+        key_C = torch.arange(first, end, device=self.keys_LBKCE.device)
+        query_T = key_C[num_old:]
+        visible_TC = within(query_T, key_C, window)
         if self.starts_B is None:
             return visible_TC[None, None]
         # A padding position sees itself: a softmax over nothing would be NaN.
-        return visible_TC & ((key_C >= self.starts_B[:, None, None, None]) | (key_C == query_T1))
+        return visible_TC & ((key_C >= self.starts_B[:, None, None, None]) | (key_C == query_T[:, None]))
 
     def advance(self, num_new: int) -> None:
         """Counts `num_new` columns as filled, once all layers have appended them."""

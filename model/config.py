@@ -248,6 +248,15 @@ class LanguageModelConfig(Strict):
     """The token that ends a document, for a model that attends within documents only and counts positions from the
     start of each. None: it attends to everything before."""
 
+    attention_window: PositiveInt | None = Field(default=None, exclude_if=lambda window: window is None)
+    """How many positions a token attends to, its own and those before it (Mistral, arXiv 2310.06825). None: all."""
+
+    full_attention_every: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, exclude_if=lambda every: every is None
+    )
+    """Every so many layers, one attends to all positions despite the window: layer i if n divides i + 1, where i is the
+    block's id, so that growth in depth changes no old layer. None: no layer does."""
+
     blocks: tuple[AnyBlockConfig, ...]
     """In the order of the forward pass. Without blocks, the model is its embedding, its final norm and its head."""
 
@@ -272,12 +281,25 @@ class LanguageModelConfig(Strict):
         """Dimensions of each head that the rotary embedding rotates."""
         return int(self.head_width * self.rotary_fraction)
 
+    def windows(self, length: float) -> tuple[int | None, ...]:
+        """By block, how many positions a token attends to in a sequence of `length`; None: all before it."""
+        every, window = self.full_attention_every, self.attention_window
+        own = window if window and window < length else None
+        return tuple(None if every and (block_id + 1) % every == 0 else own for block_id in self.block_ids)
+
     @model_validator(mode="after")
     def _only_text_has_these(self) -> Self:
-        without = {"tie_embeddings": False, "rotary_fraction": 0.0, "rotary_scaling": None, "document_end_id": None}
+        without: dict[str, Any] = {"tie_embeddings": False, "rotary_fraction": 0.0}
+        without |= dict.fromkeys(("rotary_scaling", "document_end_id", "attention_window", "full_attention_every"))
         for name, value in without.items() if self.image else ():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} is {getattr(self, name)}; a model of images needs {value}, its default")
+        return self
+
+    @model_validator(mode="after")
+    def _window_is_for_some(self) -> Self:
+        if self.full_attention_every and not self.attention_window:
+            raise ValueError(f"full_attention_every is {self.full_attention_every}; it needs an attention_window")
         return self
 
     @model_validator(mode="after")

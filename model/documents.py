@@ -1,4 +1,4 @@
-"""Documents in a sequence of data tokens: where each begins, read from the token ids alone.
+"""What a data token may attend to: its own document, whose beginning the token ids tell, and a window of positions.
 
 A document ends with the end of text; the next token begins another one. A sequence may begin inside a document. A model
 with a `document_end_id` attends within documents only, and counts positions from the start of each.
@@ -22,14 +22,23 @@ def last_starts(begins_BT: Tensor, place_T: Tensor) -> Tensor:
     return torch.where(begins_BT, place_T, 0).cummax(dim=1).values
 
 
-def attention_mask(query_starts_BT: Tensor, key_starts_BC: Tensor, dtype: torch.dtype) -> Tensor:
+def within(query_T: Tensor, key_C: Tensor, window: int | None) -> Tensor:
+    """Whether a query at a position sees the key at another: up to itself, the last `window` positions: (T, C)."""
+    query_T1 = query_T[:, None]
+    return key_C <= query_T1 if window is None else (key_C <= query_T1) & (key_C > query_T1 - window)
+
+
+def attention_mask(
+    query_starts_BT: Tensor, key_starts_BC: Tensor, dtype: torch.dtype, window: int | None = None
+) -> Tensor:
     """What attention adds to its scores: 0 where a query may see a key, else -inf: (B, 1, T, C) in `dtype`.
 
-    The queries are the last T of the C columns. A query sees its own document up to itself. All layers share one mask:
-    from a boolean one, each layer would make such a tensor of its own and save it for the backward pass.
+    The queries are the last T of the C columns. A query sees its own document up to itself, and of that the last
+    `window` positions. Layers with the same window share one mask: from a boolean one, each layer would make such a
+    tensor of its own and save it for the backward pass.
     """
     num_queries, num_keys = query_starts_BT.shape[1], key_starts_BC.shape[1]
     key_C = torch.arange(num_keys, device=key_starts_BC.device)
-    visible_BTC = (query_starts_BT[:, :, None] == key_starts_BC[:, None]) & (key_C <= key_C[-num_queries:, None])
+    visible_BTC = (query_starts_BT[:, :, None] == key_starts_BC[:, None]) & within(key_C[-num_queries:], key_C, window)
     mask_BTC = torch.zeros(visible_BTC.shape, dtype=dtype, device=visible_BTC.device)
     return mask_BTC.masked_fill_(~visible_BTC, float("-inf"))[:, None]

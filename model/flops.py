@@ -4,7 +4,8 @@ Imports no torch.
 
 Only matrix products count, with 2 FLOPs per multiply-add, as in `torch.utils.flop_counter`; element-wise operations do
 not. Attention counts as the full T x T, although the causal mask needs only half; within documents, as the full square
-of each document's part of the sequence. A backward pass counts as two forward passes.
+of each document's part of the sequence. In a layer with a window, a token counts as many tokens as the window has, if
+that is fewer. A backward pass counts as two forward passes.
 """
 
 import math
@@ -22,7 +23,7 @@ class Flops:
     """Products with parameter tokens (Tokenformer) or weight matrices (decoder), and the embedding of patches."""
 
     attention: float
-    """Token-token products: Q K^T and scores V, full T x T, or the squares of the documents in it."""
+    """Token-token products: Q K^T and scores V, full T x T, or the documents or windows in it."""
 
     head: float
     """The output head, hidden_size x vocab_size: for every data token of text, once an image."""
@@ -45,18 +46,20 @@ def forward_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flop
     """FLOPs of a forward pass per data token.
 
     `attended_tokens`: with how many data tokens a token is multiplied in attention: the sequence length or, for a model
-    that attends within documents, the mean length of a token's document within its sequence. What an image costs is
-    this times the data tokens of an image.
+    that attends within documents, the mean length of a token's document within its sequence. Then a layer with a window
+    counts the smaller of this mean and the window, which is the most that it can be: the lengths are not known here.
+    What an image costs is this times the data tokens of an image.
     """
     matrices = (
         math.prod(shape)
         for name, shape in parameter_shapes(config).items()
         if len(shape) == 2 and name not in (EMBEDDING, POSITIONS, HEAD)
     )
+    attended = [window or attended_tokens for window in config.windows(attended_tokens)]
     heads_per_token = 1 if config.image is None else 1 / config.image.sequence_length
     return Flops(
         parameters=2.0 * sum(matrices) + _patch_flops_per_token(config),
-        attention=4.0 * attended_tokens * config.num_heads * config.head_width * config.num_layers,
+        attention=4.0 * sum(attended) * config.num_heads * config.head_width,
         head=2.0 * config.hidden_size * config.vocab_size * heads_per_token,
     )
 

@@ -5,6 +5,7 @@ Shapes: B batch, T sequence, D model width, V vocabulary.
 
 import importlib.util
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -131,27 +132,31 @@ class LanguageModel(nn.Module):
         """
         x_BTD = self.embedding(inputs)
         length, end_id = x_BTD.shape[1], self.config.document_end_id
-        position_P, mask_BHTT = torch.arange(length, device=x_BTD.device), None
+        position_P = torch.arange(length, device=x_BTD.device)
+        start_BT = torch.zeros_like(position_P)[None]
         if cache is not None:
             position_P = cache.positions(inputs)
         elif end_id is not None:
             start_BT = document_starts(inputs, end_id)
             position_P = (position_P - start_BT)[:, None]
-            mask_BHTT = attention_mask(start_BT, start_BT, attention_dtype(x_BTD))
         width, base, own = self.config.rotary_width, self.config.rotary_base, self.config.rotary_scaling
         if own and rotary_scaling:
             raise UserError(f"the model was trained with {own.kind} rotary scaling; it cannot be scaled again")
         table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling or own)
-        if cache is None and self.recompute_every and self.training and torch.is_grad_enabled():
-            blocks = list(self.blocks.values())
-            x_BTD = recomputed_blocks(blocks, self.recompute_every, x_BTD, table, mask_BHTT)
-        elif cache is None:
-            for block in self.blocks.values():
-                x_BTD = block(x_BTD, table, mask_BHTT)
-        else:
+        if cache is not None:
             for block, past in zip(self.blocks.values(), cache.layers(length), strict=True):
                 x_BTD = block(x_BTD, table, past=past)
             cache.advance(length)
+            return self.final_norm(x_BTD)
+        windows, dtype = self.config.windows(length), attention_dtype(x_BTD)
+        masked = {window for window in windows if window or end_id is not None}
+        masks = {window: attention_mask(start_BT, start_BT, dtype, window) for window in masked}
+        blocks = zip(self.blocks.values(), windows, strict=True)
+        layers = [partial(block, mask_BHTT=masks.get(window)) for block, window in blocks]
+        if self.recompute_every and self.training and torch.is_grad_enabled():
+            return self.final_norm(recomputed_blocks(layers, self.recompute_every, x_BTD, table))
+        for layer in layers:
+            x_BTD = layer(x_BTD, table)
         return self.final_norm(x_BTD)
 
 

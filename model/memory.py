@@ -15,6 +15,7 @@ float32), a that of an element of token-token attention (on a CPU 4, else b):
 | tokenformer with N parameter tokens in all Pattentions: scores | b N |
 | decoder with F units: inputs and outputs of the activation | 2 b F, 4 b F with `swiglu` |
 | decoder: a joined copy of every matrix that has several generations, once and not for each token | b N D |
+| documents: a mask for each sequence; windows: one for all; with some layers full, documents have both | a T |
 
 An image besides takes its pixels in float32 and the patches cut from them, (4 + b) C P^2 a patch, and float32 numbers
 for each class: its target and its log-probability.
@@ -99,7 +100,7 @@ class ActivationMemory:
             again = max((num_tokens * segment + joined for segment, joined in parts), default=0)
         widest = max((max(widths) for widths in self._widths), default=0)
         peak = b * (widest if isinstance(self._config, DecoderConfig) else 3 * widest) + b * width
-        mask = 0 if self._config.document_end_id is None else num_tokens * sequence_length * self._attention_element
+        mask = _masks(self._config, micro_batch_size, sequence_length) * self._attention_element
         return PassMemory(
             activations=saved + num_tokens * end + outside + head + mask,
             at_loss=at_loss - head,
@@ -114,7 +115,7 @@ class ActivationMemory:
         is_decoder = isinstance(config, DecoderConfig)
         width = max(config.hidden_size, config.num_heads * config.head_width)
         inside = (6 * width + 2 * widest) if is_decoder else (8 * width + widest)
-        mask = 0 if config.document_end_id is None else num_tokens * sequence_length
+        mask = _masks(config, micro_batch_size, sequence_length)
         in_blocks = num_tokens * inside + mask + _joined(config)
         if image := config.image:
             pixels = micro_batch_size * image.num_patches * image.patch_values
@@ -157,6 +158,13 @@ def _widths(config: ModelConfig) -> list[list[int]]:
     if isinstance(config, DecoderConfig):
         return [[config.ffn_tokens]] * config.num_layers
     return [[pattention.num_tokens for pattention in block.pattentions().values()] for block in config.blocks]
+
+
+def _masks(config: ModelConfig, micro_batch_size: int, sequence_length: int) -> int:
+    """Elements of the masks that layers share: one for each window; of documents, one for each window and sequence."""
+    windows = set(config.windows(sequence_length))
+    rows = len(windows - {None}) if config.document_end_id is None else len(windows) * micro_batch_size
+    return rows * sequence_length**2
 
 
 def _joined(config: ModelConfig) -> int:

@@ -3,19 +3,17 @@
 Shapes: B batch, T sequence, D model width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.attention import RotaryTable
 
 
-def recomputed_blocks(
-    blocks: Sequence[nn.Module], every: int, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None
-) -> Tensor:
+def recomputed_blocks(blocks: Sequence[Callable[..., Tensor]], every: int, x_BTD: Tensor, table: RotaryTable) -> Tensor:
     """The output of `blocks`, (B, T, D). Autograd keeps the input of every `every`-th block, and nothing between them.
 
     The backward pass computes each segment of `every` blocks a second time, as a whole. Blocks draw no random numbers,
@@ -26,7 +24,7 @@ def recomputed_blocks(
     for first in range(0, len(blocks), every):
         x_BTD = checkpoint(
             *(partial(_through, blocks[first : first + every], table.logit_factor), x_BTD),
-            *(table.cos_PR, table.sin_PR, mask_BHTT),
+            *(table.cos_PR, table.sin_PR),
             use_reentrant=False,
             preserve_rng_state=False,
             early_stop=False,
@@ -35,16 +33,11 @@ def recomputed_blocks(
 
 
 def _through(
-    segment: Sequence[nn.Module],
-    logit_factor: float,
-    x_BTD: Tensor,
-    cos_PR: Tensor,
-    sin_PR: Tensor,
-    mask_BHTT: Tensor | None,
+    segment: Sequence[Callable[..., Tensor]], logit_factor: float, x_BTD: Tensor, cos_PR: Tensor, sin_PR: Tensor
 ) -> Tensor:
     """The output of a segment."""
     for block in segment:
-        x_BTD = block(x_BTD, RotaryTable(cos_PR, sin_PR, logit_factor), mask_BHTT)
+        x_BTD = block(x_BTD, RotaryTable(cos_PR, sin_PR, logit_factor))
     return _SegmentEnd.apply(x_BTD)
 
 

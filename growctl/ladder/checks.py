@@ -34,6 +34,7 @@ _KEYS_OF_A_CHOICE = (
     ("data.source", "", _OF_A_SOURCE),
     ("model.family", "decoder", ("stages.N.hidden_size", "stages.N.num_heads", *_OF_A_DECODER)),
     ("model.family", "tokenformer", ("model.score_function", "stages.N.attention_tokens", "stages.N.layers")),
+    ("model.attention_window", "", ("model.full_attention_every",)),
     ("model.rotary_scaling.kind", "llama3", [f"model.rotary_scaling.{key}" for key in ("low_turns", "high_turns")]),
     ("optimizer.name", "muon", ("optimizer.muon_lr_scale", "optimizer.momentum")),
     ("growth.when", "slope", ("growth.slope",)),
@@ -42,6 +43,7 @@ _KEYS_OF_A_CHOICE = (
 _OF_A_TEXT = (
     *(f"data.{key}" for key in DataBlock.model_fields if key not in ("images", "workers")),
     *(f"model.{key}" for key in ("vocab_size", "tie_embeddings", "rotary_fraction", "rotary_base", "rotary_scaling")),
+    *(f"model.{key}" for key in ("attention_window", "full_attention_every")),
     "samples.prompts",
 )
 _OF_A_START = ("family", "num_layers", *SHARED_KEYS)
@@ -180,6 +182,9 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     odd = model.rotary_fraction and not uneven and (turned < 2 or turned % 2)
     allowed = f"rotates {turned} of a head's {head_width} dimensions; that must be even and 2 or more, or 0"
     yield "model.rotary_fraction", odd, allowed
+    is_idle = not schedule.base and (model.attention_window or 0) > schedule.longest_context
+    allowed = f"must be at most the longest context, {schedule.longest_context}; leave it out to attend to all tokens"
+    yield "model.attention_window", is_idle, allowed
     if scaling := model.rotary_scaling:
         falls = scaling.high_turns <= scaling.low_turns
         yield "model.rotary_scaling.high_turns", falls, f"must be above low_turns, {scaling.low_turns:g}"

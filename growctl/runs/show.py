@@ -170,6 +170,9 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
         "model": f"{model['family']}, {counted(facts.num_layers, 'layer')}, width {model['hidden_size']}, "
         f"{counted(model['num_heads'], 'head')}, {reads}",
     }
+    if window := model.get("attention_window"):
+        full = f"; to all before in one of {every} layers" if (every := model.get("full_attention_every")) else ""
+        rows["attention"] = f"to itself and {counted(window - 1, 'token')} before{full}"
     if facts.validation_loss is not None:
         rows["validation"] = f"{facts.validation_loss:.5g} nats per {'image' if image else 'token'}"
     rows |= dict(source_rows(facts))

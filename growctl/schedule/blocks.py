@@ -52,6 +52,8 @@ SHARED_KEYS = (
     "rotary_fraction",
     "rotary_base",
     "rotary_scaling",
+    "attention_window",
+    "full_attention_every",
 )
 """Keys of `model` that are fields of both families' configurations."""
 DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "ffn_bias")
@@ -123,6 +125,16 @@ class ModelBlock(Block):
         RotaryScalingBlock | None, example({"kind": "linear", "factor": 4.0, "trained_length": 2048})
     ] = None
     """Scaling of the rotary embedding; by default none."""
+    attention_window: Annotated[
+        Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
+    ] = None
+    """How many tokens a token attends to: itself and those before it. By default all. The window is a mask, so training
+    takes as long as without; FLOPs count what is within it, and generated tokens read no more."""
+    full_attention_every: Annotated[
+        int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
+    ] = None
+    """With attention_window, every so many layers one attends to all tokens before: 4 means layers 3, 7, 11, ...,
+    counted from 0. A layer that a growth adds gets the next number, wherever it is placed. By default no layer does."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
     embedding, and an output head of its own."""

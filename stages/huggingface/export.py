@@ -33,6 +33,10 @@ from stages.huggingface.same_logits import check_logits
 DTYPES: dict[ExportDtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 CODE = ("configuration_tokenformer.py", "modeling_tokenformer.py")
+_NOT_EXPORTED = {
+    "document_end_id": "within documents only (data.document_mask)",
+    "attention_window": "within a window only (model.attention_window)",
+}
 INDEX_NAME = "model.safetensors.index.json"
 
 
@@ -56,11 +60,12 @@ def export_huggingface(
     """
     if not pretrained.model.config.num_layers:
         raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
-    if pretrained.model.config.document_end_id is not None:
-        raise UserError(
-            f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "
-            "Face cannot hold: behind an end of text, Transformers would compute other logits"
-        )
+    for key, attends in _NOT_EXPORTED.items():
+        if getattr(pretrained.model.config, key) is not None:
+            raise UserError(
+                f"{pretrained.directory} attends {attends}, which an export to Hugging Face cannot hold: Transformers "
+                "would attend to all tokens before and compute other logits"
+            )
     image = pretrained.model.config.image
     length = image.sequence_length if image else pretrained.text.context_length or context_length
     if length is None:

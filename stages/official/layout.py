@@ -67,7 +67,7 @@ class OfficialSettings(BaseModel):
             raise ValueError(f"attention_config has {min(other)!r} layers; growctl only supports 'tokenformer'")
         window, length = self.sliding_window_width, self.context_length
         if window is not None and not (length and window >= length):
-            raise ValueError(f"sliding_window_width is {window}; growctl only supports attention to all earlier tokens")
+            raise ValueError(f"sliding_window_width is {window}; growctl imports only attention to all earlier tokens")
         if self.soft_prompt_tuning.get("enabled", bool(self.soft_prompt_tuning)):
             raise ValueError("soft_prompt_tuning is enabled; growctl only supports models without it")
         return self

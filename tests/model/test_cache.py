@@ -15,6 +15,12 @@ from model.initialization import build_model
 from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config, small_decoder
 
 VOCAB_SIZE, END = 29, 3
+WINDOWS: list[dict[str, int | None]] = [
+    {},
+    {"attention_window": 1},
+    {"attention_window": 4},
+    {"attention_window": 2, "full_attention_every": 2},
+]
 
 in_both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
@@ -23,9 +29,10 @@ in_both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.bflo
 def models(draw, document_end_ids: tuple[int | None, ...] = (None, END)):
     """A random float64 model of either family; a Tokenformer may have any score function, a growth, or no layers.
 
-    It may attend within documents.
+    It may attend within documents, and to a window in some or all layers.
     """
     seed, end = draw(st.integers(0, 100)), {"document_end_id": draw(st.sampled_from(document_end_ids))}
+    end |= draw(st.sampled_from(WINDOWS))
     family = draw(st.sampled_from(["no layers", "transformer", "transformer", "grown", "grown"]))
     if family == "grown":
         grown = built(draw(histories(draw(st.sampled_from(SCORE_FUNCTIONS)), max_growths=1)), seed)
@@ -34,8 +41,8 @@ def models(draw, document_end_ids: tuple[int | None, ...] = (None, END)):
     return build_model(config, seed=seed).double()
 
 
-def transformer(document_end_id: int | None = END) -> DecoderConfig:
-    return small_decoder(hidden_size=16, num_heads=2, document_end_id=document_end_id)
+def transformer(**changes: int | None) -> DecoderConfig:
+    return small_decoder(**{"hidden_size": 16, "num_heads": 2, "document_end_id": END} | changes)
 
 
 def random_ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:

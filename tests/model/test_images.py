@@ -274,6 +274,7 @@ def test_activation_memory_is_within_15_percent_of_the_measured_one(build, added
             "rotary_scaling is .*; a model of images needs None",
         ),
         ({"document_end_id": 0}, "document_end_id is 0; a model of images needs None"),
+        ({"attention_window": 4}, "attention_window is 4; a model of images needs None"),
     ],
 )
 def test_what_only_text_has_is_rejected_for_images(changes, message):

@@ -37,6 +37,10 @@ CONFIGS: dict[str, Config] = {
     "qwen": LLAMA.model_copy(update={"qk_norm": True, "qkv_bias": True, "tie_embeddings": True}),
     "relu2": small_decoder(num_layers=3, ffn_tokens=100, activation="relu2", **SHAPE),
     "tokenformer-documents": BASE.model_copy(update={"document_end_id": 0}),
+    "windows": BASE.model_copy(update={"attention_window": 8}),
+    "windows-documents": BASE.model_copy(
+        update={"attention_window": 8, "full_attention_every": 2, "document_end_id": 0}
+    ),
     "decoder-documents": small_decoder(num_layers=3, ffn_tokens=100, document_end_id=0, **SHAPE),
 }
 PEAKS: dict[str, Config] = {
@@ -144,7 +148,7 @@ def test_the_peaks_of_a_pass_are_within_15_percent_of_the_measured_ones(name, pr
         assert ActivationMemory(config, precision, "cpu").evaluation(2, 64) == pytest.approx(forward, rel=0.15)
 
 
-@pytest.mark.parametrize("name", ["tokenformer-documents", "decoder-documents"])
-def test_an_evaluation_within_documents_needs_memory_for_their_mask(name):
+@pytest.mark.parametrize("name", ["tokenformer-documents", "decoder-documents", "windows", "windows-documents"])
+def test_an_evaluation_within_documents_or_windows_needs_memory_for_their_mask(name):
     _, measured = peaks(CONFIGS[name], "fp32", length=512)
     assert ActivationMemory(CONFIGS[name], "fp32", "cpu").evaluation(2, 512) == pytest.approx(measured, rel=0.15)

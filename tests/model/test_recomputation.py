@@ -16,6 +16,7 @@ BASE = small_config(num_layers=3, attention_tokens=6, ffn_tokens=50, hidden_size
 CONFIGS: dict[str, ModelConfig] = {
     "grown": ramp_config(grow_config(BASE, attention_tokens=9, ffn_tokens=4), 0.5),
     "within-documents": BASE.model_copy(update={"document_end_id": 0}),
+    "windows": BASE.model_copy(update={"attention_window": 3, "full_attention_every": 2}),
     "transformer": small_decoder(num_layers=3, ffn_tokens=128, hidden_size=32, num_heads=2),
 }
 

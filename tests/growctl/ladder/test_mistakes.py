@@ -60,6 +60,8 @@ base:
   model.num_kv_heads: [3]
   model.activation: [swiglu]
   model.rotary_scaling: [yarn]
+  model.attention_window: [0, 17, all]
+  model.full_attention_every: [1, 4]
   data.source: [DELETE, "", "\\ud800"]
   data.vocab_size: [100]
   data.when_exhausted: [other, others]

@@ -51,6 +51,18 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
     assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))
 
 
+def test_a_window_is_in_the_model_and_the_flops_of_every_stage_and_control() -> None:
+    windowed = parse(changed({"model.attention_window": 8, "model.full_attention_every": 2}))
+    for schedule in (windowed, *(control.schedule for control in plan_controls(windowed))):
+        for plan in plan_stages(schedule):
+            share = {None: 1.0, 8: 0.5}
+            attended = sum(share[window] for window in plan.model.windows(16)) / plan.model.num_layers
+            plain = plan.model.model_copy(update={"attention_window": None, "full_attention_every": None})
+            whole = plan.budget_tokens * training_flops_per_token(plain, 16).attention
+            assert plan.flops.attention == pytest.approx(attended * whole)
+            assert attended < 1
+
+
 @pytest.mark.slow
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=4),
