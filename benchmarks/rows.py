@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import machine
 
+MOST_SEEDS = 10
+"""Seeds are looked for below this."""
+
 
 class Row(NamedTuple):
     """One setting of a schedule."""
@@ -97,7 +100,7 @@ def collect(rows: Sequence[Row], directory: Path, **facts: Any) -> dict[str, Any
     found = []
     for row in rows:
         peak = best_peak(row, directory)
-        by_seed = {str(seed): result(row.run_name(seed, peak), directory) for seed in range(3)}
+        by_seed = {str(seed): result(row.run_name(seed, peak), directory) for seed in range(MOST_SEEDS)}
         if any(by_seed.values()):
             losses = {f"{rate:g}": loss for rate, loss in tried(row, directory).items()}
             tuned = {"peak": peak, "tried": losses} if row.peaks else {}

@@ -9,8 +9,8 @@ from growctl.text.formatting import short_count
 from stages.counted import counted
 from tools.tables import Rows
 
-T_OF_THREE = 4.303
-"""Student's t for 95 % of three values."""
+STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776}
+"""For 95 %, by the number of values."""
 
 GROWTHS = {
     "append": "depth, appended",
@@ -84,7 +84,7 @@ def _muon_growth(found: Any) -> Rows:
         yield {
             "tokens a parameter": str(ratio),
             "what is trained": name.replace("-", " "),
-            "final loss (seeds 0, 1, 2)": _losses(row),
+            "final loss (by seed)": _losses(row),
             "minus `tokens` or `depth`": "" if usual in (None, row) else _difference(row, usual),
         }
 
@@ -98,7 +98,7 @@ def _blocks(found: Any) -> Rows:
             yield {
                 "family": family,
                 "changed": row["option"].replace("-", " "),
-                "final loss (seeds 0, 1, 2)": _losses(row),
+                "final loss (by seed)": _losses(row),
                 "minus the default": "" if row is default else _difference(row, default),
             }
 
@@ -109,7 +109,7 @@ def _grown_decoders(found: Any) -> Rows:
         yield {
             "what follows the base": way,
             "parameters": short_count(next(iter(row["by_seed"].values()))["num_parameters"]),
-            "final loss (seeds 0, 1, 2)": _losses(row),
+            "final loss (by seed)": _losses(row),
             "minus `ungrown`": "" if way == "ungrown" else _difference(row, ways["ungrown"]),
         }
 
@@ -131,11 +131,11 @@ def _mean_gap(row: Any, usual: Any) -> float:
 
 
 def _difference(row: Any, usual: Any) -> str:
-    """The mean of the gaps; of three, with the 95% interval of Student's t."""
+    """The mean of the gaps; of three or more, with its 95% interval."""
     gaps = _gaps(row, usual)
     if len(gaps) < 3:
         return f"{statistics.mean(gaps):+.3f}" if gaps else "-"
-    half = T_OF_THREE * statistics.stdev(gaps) / math.sqrt(3)
+    half = STUDENTS_T[len(gaps)] * statistics.stdev(gaps) / math.sqrt(len(gaps))
     mean = statistics.mean(gaps)
     return _interval(mean, [mean - half, mean + half])
 
