@@ -48,6 +48,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "start.run": BASE_OF_THE_RUN,
     "start.stage": BASE_OF_THE_RUN | {"start.run": "quickstart"},
     "start.flops": BASE_OF_THE_RUN | {"start.run": "quickstart"},
+    "model.attention_window": {"training.sequence_length": 256, "stages.0.train_tokens": "10M"},
+    "model.full_attention_every": {"model.attention_window": 8},
     **dict.fromkeys(map("model.rotary_scaling.{}".format, RotaryScalingBlock.model_fields), SCALED),
     **dict.fromkeys(
         map("model.{}".format, ("ffn_tokens", *DECODER_KEYS)), DECODER | TWO_STAGES | {"stages.1.batch_size": 16}
