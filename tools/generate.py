@@ -10,40 +10,35 @@ from omegaconf import OmegaConf
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.schedule.files import shipped_schedules
-from growctl.text.formatting import byte_count, scientific, short_count
+from growctl.text.formatting import scientific, short_count
 from tools import formats, gpu_tables, keys, multiplier, results
 from tools.tables import REPOSITORY, filled
 
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
 """The devices of every plan in the table, so that the table is the same on every machine."""
 
-HEADINGS = (
-    *("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "memory per device, last stage", "H100-hours"),
-    "controls, H100-hours",
-)
+HEADINGS = ("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "H100-hours", "controls, H100-hours")
 
 
 def plans_table() -> str:
     """A Markdown table with the plan of every shipped schedule, one per line, but for those that start from a run."""
-    whole = {name: path for name, path in shipped_schedules().items() if "start" not in OmegaConf.load(path)}
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in whole.items())]
+    whole = [name for name, path in shipped_schedules().items() if "start" not in OmegaConf.load(path)]
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *map(_cells, whole)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _cells(name: str, path: Path) -> tuple[str, ...]:
+def _cells(name: str) -> tuple[str, ...]:
     """The cells of one schedule, one for each of HEADINGS."""
     plan = make_plan(load_schedule(name, ASSUMED), Path("no runs directory"))
     last = plan.trunk[-1]
-    assert last.memory_bytes, "a batch that 8 devices cannot share"
     controls = Counter(run.kind for run in plan.controls)
     seconds = sum(run.total.device_seconds or 0.0 for run in plan.controls)
     return (
-        f"[`{name}`](../{path.relative_to(REPOSITORY)})",
+        f"`{name}`",
         " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk),
         " + ".join(short_count(stage.budget_tokens) for stage in plan.trunk),
         f"{sum(stage.budget_tokens for stage in plan.trunk) / last.num_parameters:.0f}",
         scientific(plan.total.flops),
-        f"{byte_count(last.memory_bytes.total)} (micro-batch {last.micro_batch_size})",
         _hours(plan.total.device_seconds or 0.0),
         f"{', '.join(f'{runs} x {kind}' for kind, runs in controls.items())}: {_hours(seconds)}" if controls else "-",
     )

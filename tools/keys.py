@@ -149,7 +149,7 @@ def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
 
 def _defaults() -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
-    return _DEFAULTS.format(description=_wrapped(f"{described} [More on this](schedules.md#from-other-files)."))
+    return _DEFAULTS.format(description=_wrapped(f"{described} [More](schedules.md#overrides-and-composition)."))
 
 
 def _wrapped(text: str) -> str:
