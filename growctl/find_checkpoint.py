@@ -108,8 +108,8 @@ def _checkpoint_at(place: Path) -> Path:
             return stage.final
     if (place / "config.json").is_file():
         raise CheckpointError(
-            f"{place} is a Hugging Face folder (it has a config.json), which growctl cannot read; `growctl import` "
-            "reads checkpoints of the official TokenFormer code: see `growctl import official --help`"
+            f"{place} is a Hugging Face folder (it has a config.json); import it first: growctl import huggingface "
+            f"{place} --output DIR"
         )
     found = [path.parent for stage in stages for path in stage.manifests() if is_checkpoint_name(path.parent.name)]
     raise CheckpointError(

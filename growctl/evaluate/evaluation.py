@@ -202,6 +202,8 @@ class Evaluator:
 
     def _window(self) -> int:
         """Tokens per window: as many as were asked for, or else those of a training sequence."""
+        if self.opened.manifest.model.image:
+            raise UserError(f"{self.opened.directory} is a model of images; evaluate it with --split")
         context = self.context or self.opened.text.context_length
         if context is None:
             raise UserError(
