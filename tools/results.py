@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from growctl.text.formatting import byte_count
-from model.config import PATTENTIONS
 from stages.counted import counted
 from tools import trained
 from tools.tables import NOT_MEASURED, REPOSITORY, Rows, held, judged, number, table
@@ -228,46 +226,6 @@ def _judge_verdicts(found: Any) -> Rows:
         }
 
 
-def _untrained(row: Any) -> dict[str, str]:
-    return {
-        "all": _short(row["gradient_norm"]),
-        **{name: _short(row["gradient_norms"].get(name)) for name in PATTENTIONS},
-        "largest / smallest layer": _short(row["depth_ratio"]),
-        "gain of the FFN": _short(row["gains"].get("ffn")),
-    }
-
-
-def _finished(row: Any) -> dict[str, str]:
-    dead, effective = row["num_dead"], row["effective_share"]
-    return {
-        "loss": f"{row['loss']:.2f}",
-        "gradient norm": _short(row["gradient_norm"]),
-        "spread over batches": f"{row['spread']:.0%}",
-        "largest / smallest layer": _short(row["depth_ratio"]),
-        "training: largest / median norm": _short(row["training"]["largest_over_median"]),
-        "training: step to step": _short(row["training"]["step_to_step"]),
-        "largest kurtosis": _short(row["largest_kurtosis"]),
-        "dead tokens": f"{dead / row['num_tokens']:.0%}" if row["num_tokens"] else "-",
-        "effective tokens": "-" if effective is None else f"{effective:.0%}",
-    }
-
-
-def _by_scores(kind: str, cells: Callable[[Any], dict[str, str]], found: Any) -> Rows:
-    """A row for each score function, a cell for each figure with the values of all seeds."""
-    by_scores: dict[str, list[dict[str, str]]] = {}
-    for row in found["rows"]:
-        if row["kind"] == kind:
-            by_scores.setdefault(row["scores"], []).append(cells(row))
-    for scores, seeds in by_scores.items():
-        yield {"": f"`{scores}`"} | {name: " / ".join(seed[name] for seed in seeds) for name in seeds[0]}
-
-
-def _short(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-")
-
-
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "pattention": ("pattention", _pattention),
     "train-step": ("train_step", _train_step),
@@ -278,8 +236,6 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "data": ("data", _data),
     "judge-coverage": ("judge_coverage", _judge_coverage),
     "judge-verdicts": ("judge_coverage", _judge_verdicts),
-    "untrained": ("score_functions", partial(_by_scores, "untrained", _untrained)),
-    "trained": ("score_functions", partial(_by_scores, "checkpoint", _finished)),
     **trained.TABLES,
 }
 """The results file and the rows of every table, by the name of its marks."""

@@ -1,7 +1,4 @@
-"""What an inspection measures, as plain values. Imports no torch.
-
-docs/inspection.md has the formulas.
-"""
+"""What an inspection measures, as plain values. Imports no torch."""
 
 from dataclasses import dataclass
 
