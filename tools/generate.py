@@ -11,7 +11,7 @@ from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.schedule.files import shipped_schedules
 from growctl.text.formatting import scientific, short_count
-from tools import formats, gpu_tables, keys, multiplier, results
+from tools import gpu_tables, keys, multiplier, results
 from tools.tables import REPOSITORY, filled
 
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
@@ -50,9 +50,6 @@ def _hours(seconds: float) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "plans": plans_table,
-    "metrics": formats.metrics_tables,
-    "samples": partial(formats.nested_tables, "samples"),
-    "scores": partial(formats.nested_tables, "scores"),
     "gpu": gpu_tables.gpu_tables,
     **{name: partial(results.results_table, name) for name in results.TABLES},
 }

@@ -1,6 +1,7 @@
 """What the pages of the documentation name exists: files, headings, names of the Python API, messages."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pkgutil import resolve_name
 
 import pytest
 
+from stages.metrics import parse_line
+from tests.growctl.text.schemas import assert_follows_schema
 from tests.workers import REPOSITORY
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -77,3 +80,11 @@ def test_every_message_that_the_page_on_troubleshooting_quotes_is_in_the_code() 
     assert [message for message in MESSAGES if not any(holds(text, message) for text in said)] == []
     assert len(MESSAGES) >= 40
     assert [message for message in MESSAGES if len(re.findall(r"\w+", message)) < 3] == [], "would be found anywhere"
+
+
+def test_the_example_lines_of_metrics_follow_the_schema_and_have_a_correct_crc() -> None:
+    page = (REPOSITORY / "docs/formats.md").read_text()
+    [example] = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for line in example.splitlines():
+        assert parse_line(line.encode()), line
+        assert_follows_schema(json.loads(line), "metrics")
