@@ -22,11 +22,12 @@ from stages.corpus.prepared import remote_dataset
 from stages.corpus.tasks import Progress
 from stages.corpus.tokenizer import open_tokenizer
 from stages.counted import counted
-from stages.data.dataset import DatasetManifest, dataset_parts, verify_dataset
+from stages.data.dataset import DatasetManifest, dataset_parts
 from stages.data.documents import document_lengths
 from stages.data.samples import TrainingSamples
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array
+from stages.images.either import require_whole
 from stages.stage_dir import TOKENIZER_NAME
 
 PERCENTILES = {"shortest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "longest": 100}
@@ -72,7 +73,9 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
     it is no dataset or damaged, UserError if it is not prepared or has no such sample.
     """
     directory, schedule = _find(reference, overrides, RunsPaths(runs_dir))
-    manifest = verify_dataset(directory, hashes=False)
+    manifest = require_whole(directory)
+    if not isinstance(manifest, DatasetManifest):
+        raise UserError(f"{directory} has images; data show reads datasets of text")
     if sample is not None and schedule is None:
         raise UserError(
             f"--sample {sample}: which sample that is depends on a schedule; give one, with data.source={reference} to"

@@ -94,6 +94,8 @@ def test_report_eval_and_verify_measure_what_the_run_measured(undisturbed: Kille
 def test_what_needs_text_or_other_classes_is_refused(undisturbed: KilledRun, tmp_path: Path) -> None:
     final = undisturbed.directory / "stages/1-large/final"
     assert "is a model of images" in document(undisturbed, "generate", final, "a", expect=2)
+    [dataset] = (undisturbed.runs / ".datasets").glob("sklearn-digits-*/")
+    assert "has images" in document(undisturbed, "data", "show", dataset, expect=2)
     other = tmp_path / "other.yaml"
     other.write_text(f"start: {{checkpoint: {final}}}" + SCHEDULE.replace("num_classes: 10", "num_classes: 9"))
     assert "data.images.num_classes" in document(undisturbed, "validate", other, expect=2)
