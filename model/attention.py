@@ -99,11 +99,9 @@ def self_attention(
     if table.logit_factor != 1.0:
         q_BHTE = q_BHTE * table.logit_factor
     grouped = {"enable_gqa": True} if q_BHTE.shape[1] != k_BKTE.shape[1] else {}
-    if past is None:
-        is_causal = is_causal and mask_BHTT is None
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask_BHTT, is_causal=is_causal, **grouped)
-    else:
-        k_BKCE, v_BKCE = past.append(k_BKTE, v_BKTE)
-        mask, is_causal = past.mask_BHTC, past.is_causal
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKCE, v_BKCE, mask, is_causal=is_causal, **grouped)
+    if past is not None:
+        k_BKTE, v_BKTE = past.append(k_BKTE, v_BKTE)
+        mask_BHTT, is_causal = past.mask_BHTC, past.is_causal
+    is_causal = is_causal and mask_BHTT is None
+    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask_BHTT, is_causal=is_causal, **grouped)
     return out_BHTE.transpose(1, 2).flatten(-2).to(q_BTD.dtype)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.documents import attention_mask, last_starts, within
+from model.documents import attention_mask, last_starts
 from model.errors import UserError
 from model.shapes import ModelConfig
 
@@ -25,8 +25,7 @@ class LayerCache(NamedTuple):
     """The first column that any query sees: above 0 in a layer with a window."""
 
     mask_BHTC: Tensor | None
-    """True where a query may see a key, or a mask of documents (model/documents.py); H is 1, and so is B if all rows
-    are alike. None: `is_causal` says it all."""
+    """What attention adds to its scores (model/documents.py); H is 1. None: `is_causal` says it all."""
 
     is_causal: bool
 
@@ -45,7 +44,7 @@ class KVCache:
     left: `starts_B` holds the number of padding columns of each row. Padding may be any token id. A padded row gives
     the logits of the row alone, those at padding columns mean nothing.
 
-    For a model that attends within documents, the cache also holds where the document of each column begins.
+    The cache also holds where the document of each column begins; without a document mask, a row is one document.
 
     Attention reads views of the filled columns, so its shapes grow with the text. The cache keeps all positions in
     layers with a window too, which read those within it. Raises UserError for a model of images.
@@ -70,6 +69,8 @@ class KVCache:
         """Columns filled so far, padding included."""
 
         self._config, self._end_id = config, config.document_end_id
+        self._has_starts = self._end_id is not None or self.starts_B is not None
+        """Whether documents or padding make a column other than the first the start of a document."""
         self._document_starts_BC = torch.zeros((batch_size, num_columns), dtype=torch.int64, device=device)
         self._ended_B = torch.ones(batch_size, dtype=torch.bool, device=device)
         """Whether the column before the next one ends a document; true at the start."""
@@ -95,12 +96,10 @@ class KVCache:
         num_new = input_ids_BT.shape[1]
         end = self._end(num_new)
         column_T = torch.arange(self.length, end, device=self.keys_LBKCE.device)
-        if self._end_id is not None:
-            self._add_documents(input_ids_BT, column_T, self._end_id)
-            return (column_T - self._document_starts_BC[:, self.length : end])[:, None]
-        if self.starts_B is None:
+        if not self._has_starts:
             return column_T
-        return (column_T - self.starts_B[:, None, None]).clamp_min(0)
+        self._add_documents(input_ids_BT, column_T)
+        return (column_T - self._document_starts_BC[:, self.length : end])[:, None]
 
     def layers(self, num_new: int) -> list[LayerCache]:
         """What each layer needs to append `num_new` columns, whose `positions` were asked for before."""
@@ -117,9 +116,14 @@ class KVCache:
         first = max(0, self.length + 1 - window) if window else 0
         several = end - self.length > 1
         # Without padding, a single new position sees all keys, and a first forward pass is the ordinary causal one.
-        needs_mask = several and (self.length > 0 or window is not None)
-        needs_mask = needs_mask or self._end_id is not None or self.starts_B is not None
-        return first, self._mask(first, end, window) if needs_mask else None, several and not needs_mask
+        if not (self._has_starts or (several and (self.length > 0 or window))):
+            return first, None, several
+        starts_BC = self._document_starts_BC[:, first:end]
+        return (
+            first,
+            attention_mask(starts_BC[:, self.length - first :], starts_BC, self.keys_LBKCE.dtype, window),
+            False,
+        )
 
     def _end(self, num_new: int) -> int:
         end = self.length + num_new
@@ -127,9 +131,9 @@ class KVCache:
             raise ValueError(f"the cache holds {self.num_columns} positions; {self.length} + {num_new} do not fit")
         return end
 
-    def _add_documents(self, input_ids_BT: Tensor, column_T: Tensor, end_id: int) -> None:
+    def _add_documents(self, input_ids_BT: Tensor, column_T: Tensor) -> None:
         """Stores where the documents of new columns begin. The first column after a row's padding begins one."""
-        ends_BT = input_ids_BT.eq(end_id)
+        ends_BT = input_ids_BT.eq(-1 if self._end_id is None else self._end_id)
         begins_BT = torch.cat((self._ended_B[:, None], ends_BT[:, :-1]), dim=1)
         if self.starts_B is not None:
             begins_BT = begins_BT | (column_T == self.starts_B[:, None])
@@ -138,19 +142,6 @@ class KVCache:
             starts_BT = starts_BT.maximum(self._document_starts_BC[:, self.length - 1, None])
         self._document_starts_BC[:, self.length : self.length + len(column_T)] = starts_BT
         self._ended_B = ends_BT[:, -1].clone()
-
-    def _mask(self, first: int, end: int, window: int | None) -> Tensor:
-        num_old = self.length - first
-        if self._end_id is not None:
-            starts_BC = self._document_starts_BC[:, first:end]
-            return attention_mask(starts_BC[:, num_old:], starts_BC, self.keys_LBKCE.dtype, window)
-        key_C = torch.arange(first, end, device=self.keys_LBKCE.device)
-        query_T = key_C[num_old:]
-        visible_TC = within(query_T, key_C, window)
-        if self.starts_B is None:
-            return visible_TC[None, None]
-        # A padding position sees itself: a softmax over nothing would be NaN.
-        return visible_TC & ((key_C >= self.starts_B[:, None, None, None]) | (key_C == query_T[:, None]))
 
     def advance(self, num_new: int) -> None:
         """Counts `num_new` columns as filled, once all layers have appended them."""

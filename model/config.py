@@ -297,12 +297,6 @@ class LanguageModelConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _window_is_for_some(self) -> Self:
-        if self.full_attention_every and not self.attention_window:
-            raise ValueError(f"full_attention_every is {self.full_attention_every}; it needs an attention_window")
-        return self
-
-    @model_validator(mode="after")
     def _one_id_a_block(self) -> Self:
         if len(self.block_ids) != len(self.blocks) or len(set(self.block_ids)) < len(self.block_ids):
             ids = list(self.block_ids)

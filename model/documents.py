@@ -22,12 +22,6 @@ def last_starts(begins_BT: Tensor, place_T: Tensor) -> Tensor:
     return torch.where(begins_BT, place_T, 0).cummax(dim=1).values
 
 
-def within(query_T: Tensor, key_C: Tensor, window: int | None) -> Tensor:
-    """Whether a query at a position sees the key at another: up to itself, the last `window` positions: (T, C)."""
-    query_T1 = query_T[:, None]
-    return key_C <= query_T1 if window is None else (key_C <= query_T1) & (key_C > query_T1 - window)
-
-
 def attention_mask(
     query_starts_BT: Tensor, key_starts_BC: Tensor, dtype: torch.dtype, window: int | None = None
 ) -> Tensor:
@@ -39,6 +33,9 @@ def attention_mask(
     """
     num_queries, num_keys = query_starts_BT.shape[1], key_starts_BC.shape[1]
     key_C = torch.arange(num_keys, device=key_starts_BC.device)
-    visible_BTC = (query_starts_BT[:, :, None] == key_starts_BC[:, None]) & within(key_C[-num_queries:], key_C, window)
+    query_T1 = key_C[-num_queries:, None]
+    visible_BTC = (query_starts_BT[:, :, None] == key_starts_BC[:, None]) & (key_C <= query_T1)
+    if window is not None:
+        visible_BTC &= key_C > query_T1 - window
     mask_BTC = torch.zeros(visible_BTC.shape, dtype=dtype, device=visible_BTC.device)
     return mask_BTC.masked_fill_(~visible_BTC, float("-inf"))[:, None]

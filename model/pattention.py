@@ -3,7 +3,7 @@
 Shapes: B batch, T sequence, M data tokens (B x T), D model width, N parameter tokens, O output width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from model.config import Kernels, PattentionConfig, ScoreFunction
 from model.kernels import launch as triton_kernels
 from model.scores import score_factors, score_gradients
+from model.top_tokens import TopTokens
 
 Scale = Tensor | None
 """A factor: 0-d, float64, on the CPU. None: 1. It is a tensor so that a compiled model accepts a new value without
@@ -66,9 +67,14 @@ def _cast(x_BTD: Tensor, group: TokenGroup, dtype: torch.dtype) -> tuple[Tensor,
     return x_BTD.to(dtype), group._replace(keys=keys, values=values)
 
 
-def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction) -> Tensor:
-    """The factor on each parameter token's value at each data token: theta(X K^T), (M, N), without a gradient."""
+def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction, unread_MN: Tensor | None = None) -> Tensor:
+    """The factor on each parameter token's value at each data token: theta(X K^T), (M, N), without a gradient.
+
+    The norm leaves out the scores where `unread_MN` is true; there the factors mean nothing.
+    """
     score_MN = x_MD @ joined(group.keys, group.key_ramps).mT
+    if unread_MN is not None:
+        score_MN.masked_fill_(unread_MN, float("-inf") if function == "softmax" else 0.0)
     score_factors(score_MN, group.tau, function, factor_MN=score_MN)
     return score_MN
 
@@ -168,6 +174,8 @@ class Pattention(nn.Module):
         super().__init__()
         self.score_function = score_function
         self.kernels: Kernels = "eager"
+        self.top: TopTokens | None = None
+        """The parameter tokens that each data token reads, without gradients; None: all."""
         self._sizes = {str(generation.number): generation.num_tokens for generation in config.generations}
         self.key_tokens, self.value_tokens = (
             nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
@@ -191,10 +199,30 @@ class Pattention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, O) out, in x's dtype."""
-        out_BTD, *others = (pattend(x_BTD, group, self.score_function, self.kernels) for group in self.token_groups())
+        groups = self.token_groups()
+        out_BTD, *others = (
+            self._of_top(x_BTD, groups, self.top)
+            if self.top
+            else (pattend(x_BTD, group, self.score_function, self.kernels) for group in groups)
+        )
         for other_BTD in others:
             out_BTD = out_BTD + other_BTD
         return out_BTD
+
+    def _of_top(self, x_BTD: Tensor, groups: Sequence[TokenGroup], top: TopTokens) -> Iterator[Tensor]:
+        """Yields what `pattend` gives, of the tokens that `top` chooses for each data token from all groups."""
+        x_MD = x_BTD.flatten(0, -2)
+        factors = [token_factors(x_MD, group, self.score_function) for group in groups]
+        size_MN = torch.cat(factors, dim=-1).abs()
+        chosen_MK = size_MN.topk(top.count(size_MN.shape[-1]), dim=-1).indices
+        unread_MN = torch.ones_like(size_MN, dtype=torch.bool).scatter_(-1, chosen_MK, False)
+        unread = unread_MN.split([factor_Mn.shape[-1] for factor_Mn in factors], dim=-1)
+        if top.norm == "chosen":
+            parts = zip(groups, unread, strict=True)
+            factors = [token_factors(x_MD, group, self.score_function, unread_Mn) for group, unread_Mn in parts]
+        for factor_Mn, unread_Mn, group in zip(factors, unread, groups, strict=True):
+            out_MO = factor_Mn.masked_fill_(unread_Mn, 0.0) @ joined(group.values, group.value_shares)
+            yield out_MO.unflatten(0, x_BTD.shape[:-1])
 
     def token_groups(self) -> list[TokenGroup]:
         """The layer's parameters with their factors, one group per norm."""

@@ -3,6 +3,10 @@
 Shapes: B batch, T sequence, D model width.
 """
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import torch
 from torch import Tensor, nn
 
 from model.attention import RotaryTable, normalized, normalized_heads, self_attention
@@ -10,6 +14,7 @@ from model.cache import LayerCache
 from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig, pattention_widths
 from model.language_model import LanguageModel
 from model.pattention import Pattention
+from model.top_tokens import TopTokens, require_tokens
 
 
 class TokenformerBlock(nn.Module):
@@ -64,3 +69,21 @@ class Tokenformer(LanguageModel):
             for name, pattention in block_config.pattentions().items():
                 getattr(block, name).set_scale(pattention)
         self.config = config
+
+
+@contextmanager
+def reading_top(model: LanguageModel, top: TopTokens | None, kinds: Collection[str] = PATTENTIONS) -> Iterator[None]:
+    """Lets data tokens read only `top` in the Pattentions of these kinds of a Tokenformer, without gradients.
+
+    None: all tokens, in any model. Raises UserError as `require_tokens` does.
+    """
+    require_tokens(model.config, [top] if top else [])
+    pattentions = [getattr(block, name) for block in model.blocks.values() for name in kinds] if top else []
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and top is None):
+            for pattention in pattentions:
+                pattention.top = top
+            yield
+    finally:
+        for pattention in pattentions:
+            pattention.top = None

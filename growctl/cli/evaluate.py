@@ -19,8 +19,11 @@ from growctl.cli.options import (
     Result,
     RunsDir,
     TokenizerFile,
+    TopKNorm,
+    TopKTokens,
     complete_run,
     emit,
+    top_tokens,
     unusable,
 )
 from growctl.text.escaping import say
@@ -90,6 +93,8 @@ def evaluate(
     batch_size: Annotated[
         int | None, typer.Option(help="Windows or requests at a time (default: 8; more of short windows).", min=1)
     ] = None,
+    top_k_tokens: TopKTokens = None,
+    top_k_norm: TopKNorm = None,
     tokenizer: TokenizerFile = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "float32",
@@ -105,6 +110,8 @@ def evaluate(
     Example: growctl eval quickstart --tasks lambada_openai,hellaswag,piqa,arc_easy,arc_challenge,winogrande
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn
+
+    Example: growctl eval my-run --split validation --top-k-tokens 0.5,0.25,0.1
     """
     from growctl.evaluate.evaluation import Evaluator
     from growctl.evaluate.pretrained import open_pretrained
@@ -121,11 +128,13 @@ def evaluate(
         "--tasks": {"--include-path": include_path, "--limit": limit},
         "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens},
         "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
+        "--text or --split": {"--top-k-tokens": top_k_tokens if what in ("--contexts", "--tasks") else None},
     }
     for owner, options in belongs_to.items():
         for name, value in options.items():
             if value is not None and owner != what:
                 raise unusable(f"{name} has no effect with {what}; it belongs to {owner}")
+    tops = top_tokens(top_k_tokens, top_k_norm)
     names = [] if tasks is None else [name.strip() for name in tasks.split(",")]
     lengths = [] if contexts is None else _lengths(contexts)
     if text:
@@ -143,7 +152,7 @@ def evaluate(
         open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as opened,
         progress_bar("evaluating") as on_progress,
     ):
-        evaluator = Evaluator(opened, tokenizer, context, batch_size, on_progress)
+        evaluator = Evaluator(opened, tokenizer, context, batch_size, on_progress, tops)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:
@@ -189,8 +198,10 @@ def inspect(
         int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
     ] = 8,
     picture: Annotated[
-        Path | None, typer.Option(help="A new PNG file of gradients and activations by depth.", metavar="FILE")
+        Path | None, typer.Option(help="A new PNG file of what is measured, by depth or tokens read.", metavar="FILE")
     ] = None,
+    top_k_tokens: TopKTokens = None,
+    top_k_norm: TopKNorm = None,
     tokenizer: TokenizerFile = None,
     device: DeviceName = "auto",
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
@@ -224,6 +235,7 @@ def inspect(
         runs_dir=runs_dir,
         tokenizer=tokenizer,
         device=device,
+        tops=top_tokens(top_k_tokens, top_k_norm),
     )
     emit(Result(document, document.sections()), as_json)
     if picture is not None:

@@ -14,7 +14,10 @@ from growctl.cli.options import (
     DtypeName,
     RunsDir,
     TokenizerFile,
+    TopKNorm,
+    TopKTokens,
     from_options,
+    top_tokens,
     unusable,
 )
 from growctl.text.escaping import say, visible
@@ -55,6 +58,8 @@ def generate(
             help="Tokens of prompt and text together, at most (default: the length of the training sequences).", min=2
         ),
     ] = None,
+    top_k_tokens: TopKTokens = None,
+    top_k_norm: TopKNorm = None,
     tokenizer: TokenizerFile = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "float32",
@@ -74,8 +79,12 @@ def generate(
     if greedy and given:
         raise unusable(f"--greedy always chooses the likeliest token; leave out --{given[0]}")
     sampling = from_options(Sampling, {"seed": seed, **chosen, **({"temperature": 0.0} if greedy else {})})
+    tops = top_tokens(top_k_tokens, top_k_norm)
+    if len(tops) > 1:
+        raise unusable(f"--top-k-tokens {top_k_tokens}: a text has one number of parameter tokens; give one")
     lengths = {"max_new_tokens": max_new_tokens, "num_samples": samples, "context_length": context_length}
-    settings = from_options(GenerationSettings, {"sampling": sampling, "stop": tuple(stop or ()), **lengths})
+    of_model = {"sampling": sampling, "stop": tuple(stop or ()), "top_tokens": next(iter(tops), None)}
+    settings = from_options(GenerationSettings, of_model | lengths)
     text = _prompt(prompt)
     with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
         if as_json:

@@ -14,6 +14,7 @@ from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.text.section import Section
+    from model.top_tokens import TopTokens
 
 Made = TypeVar("Made")
 
@@ -97,6 +98,37 @@ DeviceName = Annotated[
 DtypeName = Annotated[
     Literal["float32", "bfloat16"], typer.Option("--dtype", help="Precision of weights and computations.")
 ]
+
+
+TopKTokens = Annotated[
+    str | None,
+    typer.Option(
+        "--top-k-tokens",
+        help="Each data token reads only the K parameter tokens with the largest factors in every Pattention, or this "
+        "share of them: 16 or 0.25. Other commands than generate take several, separated by commas.",
+        metavar="K|SHARE",
+    ),
+]
+TopKNorm = Annotated[
+    Literal["all", "chosen"] | None,
+    typer.Option("--top-k-norm", help="With --top-k-tokens: the scores that the norm is over (default: all)."),
+]
+
+
+def top_tokens(value: str | None, norm: Literal["all", "chosen"] | None) -> "tuple[TopTokens, ...]":
+    """The numbers of parameter tokens to read that --top-k-tokens names, each once."""
+    from model.top_tokens import TopTokens
+
+    if value is None and norm is not None:
+        raise unusable(f"--top-k-norm {norm} has no effect without --top-k-tokens")
+    tops = []
+    for name in dict.fromkeys(map(str.strip, value.split(","))) if value is not None else ():
+        try:
+            tops.append(TopTokens(amount=int(name) if name.isdecimal() else float(name), norm=norm or "all"))
+        except ValueError:
+            allowed = "a number of tokens such as 16, or a share such as 0.25, above 0 and up to 1.0"
+            raise unusable(f"--top-k-tokens {name!r}: must be {allowed}") from None
+    return tuple(tops)
 
 
 def check_name(name: str | None) -> None:

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from growctl.text.documents import plain
-from growctl.text.formatting import byte_count
-from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
+from growctl.text.formatting import byte_count, short_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
+from model.config import PATTENTIONS
 from model.errors import UserError
-from stages.evaluate.results import Score, positions_of
+from model.top_tokens import TopTokens, require_tokens
+from stages.evaluate.results import Reading, Score, positions_of
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -50,6 +54,8 @@ class EvalDocument:
     """What the scores depend on beside the checkpoint, as the ledger records it: text or tasks, context, dtype, and the
     sha256 of a tokenizer that is not the checkpoint's own."""
     scores: tuple[Score, ...]
+    readings: tuple[Reading, ...] = ()
+    """With `--top-k-tokens`, the loss at each number of parameter tokens read; the first is that of `scores`."""
     recorded_in: Path | None = None
     """The ledger that the scores were recorded in; null outside a run, and while the run trains."""
 
@@ -69,7 +75,8 @@ class EvalDocument:
             )
             for score in self.scores
         ]
-        return [Section("scores", f"Scores of {self.checkpoint}{seen}", (Table.of("scores", columns, rows),))]
+        parts = Table.of("scores", columns, rows), *readings_parts(self.readings)
+        return [Section("scores", f"Scores of {self.checkpoint}{seen}", parts)]
 
     def _contexts(self, seen: str) -> Section:
         by_context: dict[int, dict[str, Score]] = {}
@@ -93,6 +100,20 @@ class EvalDocument:
         return Section("contexts", f"Loss by context and position{seen}", (Table.of("contexts", columns, rows), *notes))
 
 
+def readings_parts(readings: Sequence[Reading]) -> tuple[Part, ...]:
+    """A table of the losses by number of parameter tokens read and kind of Pattention; nothing without readings."""
+    rows = []
+    for amount, group in groupby(readings, key=lambda reading: str(reading.amount)):
+        kinds = {reading.kind: reading for reading in group}
+        size = figure(kinds[None].share, "{:.1%}"), figure(kinds[None].flops_per_token, short_count)
+        losses = (figure(kinds[kind].loss if kind in kinds else None) for kind in (None, *PATTENTIONS))
+        rows.append((Cell(amount), *size, *losses))
+    columns = [Column("tokens", False), *map(Column, ("share", "FLOPs", "all", *PATTENTIONS))]
+    heading = Paragraph("Loss by parameter tokens read, in all Pattentions and in those of one kind alone", "heading")
+    note = "Share and FLOPs per data token are for all. Every key counts: the scores decide which values are read."
+    return (heading, Table.of("readings", columns, rows, note)) if readings else ()
+
+
 def _metric_words(metric: str, trained_length: int) -> tuple[str, str | Callable[[float], str]]:
     """A metric as people read it, and the form of its values."""
     if positions := positions_of(metric):
@@ -114,6 +135,8 @@ class Evaluator:
     batch_size: int | None
     on_progress: Callable[[float], None]
     """Receives the fraction done."""
+    tops: Sequence[TopTokens] = ()
+    """Numbers of parameter tokens to read besides all."""
 
     def on_text(self, files: Sequence[Path], stride: int | None) -> EvalDocument:
         """The loss on files, in windows that are `stride` tokens apart. Raises UserError for a stride that skips
@@ -124,8 +147,8 @@ class Evaluator:
         if stride is not None and stride > context:
             raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
         size: dict[str, Any] = {"context": context, "stride": stride or context}
-        scores = text_loss(self.opened, files, **size, batch_size=self._at_once(context), on_progress=self.on_progress)
-        return self._document(scores, **size, **self._text(files))
+        compute = partial(text_loss, self.opened, files, **size, batch_size=self._at_once(context))
+        return self._document(compute, context, **size, **self._text(files))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> EvalDocument:
         """The loss on a split of a dataset, in the trainer's windows."""
@@ -134,23 +157,16 @@ class Evaluator:
 
         dataset = dataset_of(self.opened.directory, data, runs_dir)
         where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
-        if self.opened.manifest.model.image:
+        if image := self.opened.manifest.model.image:
             from stages.evaluate.images import image_scores  # needs the extra for images
 
-            size: dict[str, Any] = {"max_images": sequences, "batch_size": self.batch_size or PER_STEP}
-            found = image_scores(self.opened, dataset, split, **size, on_progress=self.on_progress)
-            return self._document(found, **where)
+            images: dict[str, Any] = {"max_images": sequences, "batch_size": self.batch_size or PER_STEP}
+            compute = partial(image_scores, self.opened, dataset, split, **images)
+            return self._document(compute, image.sequence_length, **where)
         context = self._window()
-        scores = dataset_loss(
-            self.opened,
-            dataset,
-            split,
-            context=context,
-            max_sequences=sequences,
-            batch_size=self._at_once(context),
-            on_progress=self.on_progress,
-        )
-        return self._document(scores, context=context, stride=context, **where)
+        size: dict[str, Any] = {"max_sequences": sequences, "batch_size": self._at_once(context), "context": context}
+        compute = partial(dataset_loss, self.opened, dataset, split, **size)
+        return self._document(compute, context, context=context, stride=context, **where)
 
     def on_tasks(
         self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None
@@ -165,7 +181,8 @@ class Evaluator:
         size = {"context": context, "batch_size": self.batch_size or PER_STEP}
         lm = GrowctlLM(self.opened, **size, on_progress=self.on_progress)
         return self._document(
-            task_scores(lm, manager, names, limit),
+            lambda on_progress: task_scores(lm, manager, names, limit),
+            context,
             context=context,
             limit=limit,
             lm_eval=version("lm_eval"),
@@ -180,17 +197,17 @@ class Evaluator:
         from stages.evaluate.long_context import context_losses
 
         trained_length = self._window()
-        scores = context_losses(
+        compute = partial(
+            context_losses,
             self.opened,
             files,
             contexts,
             kind=None if rope_scaling == "none" else rope_scaling,
             trained_length=trained_length,
             max_tokens=max_tokens,
-            on_progress=self.on_progress,
         )
         settings = {"rope_scaling": rope_scaling, "max_tokens": max_tokens}
-        return self._document(scores, trained_length=trained_length, **self._text(files), **settings)
+        return self._document(compute, trained_length, trained_length=trained_length, **self._text(files), **settings)
 
     def _text(self, files: Sequence[Path]) -> dict[str, Any]:
         """The files, and whether one is of the model's training text, where the checkpoint says what that was."""
@@ -214,17 +231,27 @@ class Evaluator:
     def _at_once(self, context: int) -> int:
         return self.batch_size or max(PER_STEP, STEP_TOKENS // context)
 
-    def _document(self, scores: Iterable[Score], **settings: Any) -> EvalDocument:
-        """The document of `scores`, which are computed now, under `settings`."""
+    def _document(self, compute: Callable[..., Iterable[Score]], length: int, **settings: Any) -> EvalDocument:
+        """The document of the scores that `compute`, which takes `on_progress`, gives under `settings`. FLOPs of
+        readings are those of sequences of `length` data tokens."""
         import torch
 
         from model.shapes import num_parameters
         from stages.checkpoint.files import hash_file
         from stages.engine.devices import device_name
+        from stages.evaluate.readings import KINDS, readings
+
+        require_tokens(self.opened.manifest.model, self.tops)
+        numbers, times = count(), 1 + len(KINDS) * len(self.tops)
+
+        def scores() -> tuple[Score, ...]:
+            number = next(numbers)
+            return tuple(compute(on_progress=lambda done: self.on_progress((number + done) / times)))
 
         if self.opened.manifest.model.hidden_size < NARROW:
             torch.set_num_threads(1)
-        started, found, manifest = time.monotonic(), tuple(scores), self.opened.manifest
+        started, found, manifest = time.monotonic(), scores(), self.opened.manifest
+        read = tuple(readings(self.opened.model, self.tops, length, _loss(found), lambda: _loss(scores())))
         weight = self.opened.model.embedding.weight
         settings["dtype"] = str(weight.dtype).removeprefix("torch.")
         sha256 = hash_file(self.tokenizer) if self.tokenizer else manifest.tokenizer_sha256
@@ -238,4 +265,10 @@ class Evaluator:
             wall_seconds=round(time.monotonic() - started, 3),
             settings=plain(settings),
             scores=found,
+            readings=read,
         )
+
+
+def _loss(scores: Iterable[Score]) -> float:
+    """The loss of the whole text, or of the images; 0 of tasks, which have none."""
+    return next((score.value for score in scores if score.metric == "loss" and score.value is not None), 0.0)

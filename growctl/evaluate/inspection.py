@@ -3,18 +3,23 @@
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from growctl.evaluate.evaluation import readings_parts
 from growctl.evaluate.pretrained import open_pretrained
 from growctl.text.escaping import visible
 from growctl.text.formatting import short_count
 from growctl.text.progress import progress_bar
-from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
+from model.config import PATTENTIONS
 from model.errors import Failure, UserError
+from model.top_tokens import TopTokens, require_tokens
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.counted import counted
+from stages.evaluate.results import Reading
 from stages.inspect.facts import DEAD_BELOW, Inspected, Layer
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -29,6 +34,8 @@ QUANTITIES: dict[str, Callable[[Layer], float | None]] = {
     "kurtosis of the output": lambda layer: layer.output.kurtosis,
 }
 """What is compared layer by layer, in tables and in the picture."""
+
+_number, _percent = (partial(figure, shown=shown) for shown in ("{:.3g}", "{:.1%}"))
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class InspectedCheckpoint(Inspected):
 
     name: str
     """As the user named it."""
+    readings: tuple[Reading, ...] = ()
+    """With `--top-k-tokens`, the loss at each number of parameter tokens read; the first is `loss`."""
 
     @property
     def scores_word(self) -> str:
@@ -90,6 +99,7 @@ def inspect_checkpoints(
     runs_dir: Path,
     tokenizer: Path | None,
     device: str,
+    tops: Sequence[TopTokens] = (),
 ) -> InspectDocument:
     """Measures the checkpoints (name, directory) on `texts`, files or folders of them, or else on windows of the
     validation split of `dataset`. One model is in memory at a time.
@@ -98,9 +108,12 @@ def inspect_checkpoints(
     choices, before anything is measured, and Failure for a loss that is not finite.
     """
     from stages.evaluate.documents import text_files
-    from stages.inspect.measure import inspect_model
+    from stages.evaluate.readings import readings
+    from stages.inspect.measure import inspect_model, mean_loss
 
     manifests = [read_manifest(path) for _, path in checkpoints]
+    for manifest in manifests:
+        require_tokens(manifest.model, tops)
     _check_tokenizers(checkpoints, manifests)
     files = text_files(texts)
     context = context or _shortest_context(checkpoints, manifests)
@@ -128,7 +141,9 @@ def inspect_checkpoints(
                     inspected = inspect_model(opened.model, *samples, text.batch_size, on_batch, num_token_ids=num_ids)
                 except Failure as error:
                     raise Failure(f"{name}: {error}") from error
-            models.append(InspectedCheckpoint(name=name, **vars(inspected)))
+                loss = partial(mean_loss, opened.model, *samples, text.batch_size, num_ids)
+                read = tuple(readings(opened.model, tops, samples[1].shape[-1], inspected.loss, loss))
+            models.append(InspectedCheckpoint(name=name, readings=read, **vars(inspected)))
     assert text is not None
     return InspectDocument(text=text, models=tuple(models))
 
@@ -174,9 +189,11 @@ def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequen
     return min(contexts)
 
 
-def _table(key: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _table(key: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     columns = [Column(heading, heading not in ("model", "scores", "layer")) for heading in headings]
-    return Table.of(key, columns, [list(map(Cell, row)) for row in rows])
+    return Table.of(
+        key, columns, [[cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in row] for row in rows]
+    )
 
 
 def _conclusion(models: Sequence[InspectedCheckpoint]) -> Paragraph:
@@ -218,16 +235,17 @@ def _model_parts(model: InspectedCheckpoint) -> Iterator[Part]:
     yield Paragraph(f"{model.family}, every layer", "heading")
     rows = []
     for layer in model.layers:
-        cells = [str(layer.block), layer.name, _number(layer.gradient.mean), _percent(layer.gradient.spread)]
+        cells: list[object] = [layer.block, layer.name, _number(layer.gradient.mean), _percent(layer.gradient.spread)]
         cells += map(_number, (layer.gradient_gain, layer.output.rms, layer.output.kurtosis))
         if scores := layer.scores:
             effective = _percent(scores.effective_tokens / scores.num_tokens)
-            cells += [str(scores.num_tokens), effective, str(scores.num_dead)]
+            cells += [scores.num_tokens, effective, scores.num_dead]
         rows.append(cells)
     headings = ["block", "layer", "gradient norm", "spread", "gain", "output RMS", "kurtosis"]
     if model.score_function:
         headings += ["tokens", "effective", "dead"]
     yield _table("layers", headings, rows)
+    yield from readings_parts(model.readings)
     if model.score_function:
         yield Paragraph("Use by generation (mean over layers)", "heading")
         yield _generation_table(model)
@@ -257,21 +275,21 @@ def _mean(model: InspectedCheckpoint, name: str, quantity: Callable[[Layer], flo
     return sum(values) / len(values) if values else None
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
 def inspection_png(document: InspectDocument) -> bytes:
-    """Gradients and activations by depth. Every dot is a layer, in the order of the forward pass."""
+    """Gradients and activations by depth, where every dot is a layer in the order of the forward pass, and the loss by
+    parameter tokens read, if that was measured."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15.0, 5.0), dpi=150, layout="constrained")
-    panels = figure.subplots(1, len(QUANTITIES))
-    for axes, (title, quantity) in zip(panels, QUANTITIES.items(), strict=True):
+    num_panels = len(QUANTITIES) + any(model.readings for model in document.models)
+    figure = Figure(figsize=(5.0 * num_panels, 5.0), dpi=150, layout="constrained")
+    panels = figure.subplots(1, num_panels)
+    for model in document.models if num_panels > len(QUANTITIES) else ():
+        for kind in (None, *(PATTENTIONS if len(document.models) == 1 else ())):
+            line = sorted((r.share, r.loss) for r in model.readings if r.kind == kind or r is model.readings[0])
+            panels[-1].plot(*zip(*line, strict=True), "o:" if kind else "o-", markersize=4, label=kind or "all")
+        panels[-1].set(title="loss (by kind: all others whole)", xlabel="share of parameter tokens read", xscale="log")
+        panels[-1].legend(fontsize=8, frameon=False)
+    for axes, (title, quantity) in zip(panels, QUANTITIES.items(), strict=False):
         for number, model in enumerate(document.models, 1):
             label = visible(f"{number}: {model.name}, {model.scores_word}").replace("$", r"\$")
             values = [quantity(layer) for layer in model.layers]

@@ -133,8 +133,8 @@ class ModelBlock(Block):
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With attention_window, every so many layers one attends to all tokens before: 4 means layers 3, 7, 11, ...,
-    counted from 0. A layer that a growth adds gets the next number, wherever it is placed. By default no layer does."""
+    """With attention_window, every so many layers one attends to all tokens: 4 means layers 3, 7, ..., counted from 0.
+    A layer that a growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
     embedding, and an output head of its own."""

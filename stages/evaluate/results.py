@@ -27,6 +27,22 @@ class Score:
     """The version of the task in lm_eval."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The loss while each data token reads only some parameter tokens."""
+
+    amount: int | float
+    """How many tokens it reads in a Pattention: an int, or as a float, the share of those there."""
+    kind: str | None
+    """The Pattentions in which it does: `query`, `key`, `value`, `projection` or `ffn`; null: in all."""
+    share: float
+    """The share of their tokens that it reads."""
+    loss: float
+    """Mean cross-entropy, nats per token, or per image."""
+    flops_per_token: float
+    """FLOPs of a forward pass per data token, with all keys, whose scores decide what is read, and the values read."""
+
+
 def position_metric(first: int, last: int) -> str:
     """The metric of the loss at the positions `first` to `last` of windows, both included."""
     return f"loss_at_{first}_to_{last}"

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from model.errors import UserError
+from model.tokenformer import reading_top
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.generate.decode import decode
@@ -72,11 +73,13 @@ def continue_rows(
             on_text(number, text)
 
     num_token_ids, sampling = pretrained.num_token_ids, settings.sampling
-    for chosen in decode(pretrained.model, prompts, max_new_tokens, sampling, num_token_ids=num_token_ids, rows=names):
-        for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
-            tell(number, row.add(token))
-        if all(row.finish_reason for row in rows):
-            break
+    tokens = decode(pretrained.model, prompts, max_new_tokens, sampling, num_token_ids=num_token_ids, rows=names)
+    with reading_top(pretrained.model, settings.top_tokens):
+        for chosen in tokens:
+            for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
+                tell(number, row.add(token))
+            if all(row.finish_reason for row in rows):
+                break
     for number, row in enumerate(rows):
         tell(number, row.end(end))
     return rows

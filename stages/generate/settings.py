@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from model.strict import Strict
+from model.top_tokens import TopTokens
 
 FinishReason = Literal["end_of_text", "stop", "length", "context"]
 """Why a sample ended: the model's end of text, a stop string, `max_new_tokens`, or the context length."""
@@ -49,6 +50,9 @@ class GenerationSettings(Strict):
     context_length: PositiveInt | None = None
     """The most tokens of prompt and text together. None: the checkpoint's context length, which is that of its training
     sequences; a checkpoint that does not know it has no limit."""
+
+    top_tokens: TopTokens | None = None
+    """The parameter tokens that each data token reads, of the prompt too. None: all."""
 
 
 @dataclass(frozen=True)

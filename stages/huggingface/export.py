@@ -33,10 +33,6 @@ from stages.huggingface.same_logits import check_logits
 DTYPES: dict[ExportDtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 CODE = ("configuration_tokenformer.py", "modeling_tokenformer.py")
-_NOT_EXPORTED = {
-    "document_end_id": "within documents only (data.document_mask)",
-    "attention_window": "within a window only (model.attention_window)",
-}
 INDEX_NAME = "model.safetensors.index.json"
 
 
@@ -58,15 +54,16 @@ def export_huggingface(
     Raises UserError if `directory` exists, the model cannot be exported, or there is no context length; DiskFull if
     there is no space; LogitsDiffer if the check fails. Nothing is left behind then.
     """
-    if not pretrained.model.config.num_layers:
+    config = pretrained.model.config
+    if not config.num_layers:
         raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
-    for key, attends in _NOT_EXPORTED.items():
-        if getattr(pretrained.model.config, key) is not None:
-            raise UserError(
-                f"{pretrained.directory} attends {attends}, which an export to Hugging Face cannot hold: Transformers "
-                "would attend to all tokens before and compute other logits"
-            )
-    image = pretrained.model.config.image
+    limits = {"documents": "data.document_mask", "windows": "model.attention_window"}
+    if limit := "documents" if config.document_end_id is not None else "windows" if config.attention_window else "":
+        raise UserError(
+            f"{pretrained.directory} attends within {limit} only ({limits[limit]}), which an export to Hugging Face "
+            "cannot hold: Transformers would attend to all tokens before and compute other logits"
+        )
+    image = config.image
     length = image.sequence_length if image else pretrained.text.context_length or context_length
     if length is None:
         raise UserError(
@@ -77,7 +74,6 @@ def export_huggingface(
     if isinstance(pretrained.model, Tokenformer):
         settings, tensors = tokenformer_settings(pretrained.model), tokenformer_tensors(pretrained.model)
     else:
-        config = pretrained.model.config
         assert isinstance(config, DecoderConfig)
         settings, tensors = decoder_settings(config), decoder_tensors(dict(pretrained.model.named_parameters()), config)
     num_values = sum(tensor.numel() for tensor in tensors.values())

@@ -125,6 +125,15 @@ def inspect_model(
     return inspected
 
 
+@torch.no_grad()
+def mean_loss(model: LanguageModel, inputs: Tensor, targets: Tensor, batch_size: int, num_token_ids: int) -> float:
+    """The loss that `inspect_model` finds, alone."""
+    device = next(model.parameters()).device
+    batches = zip(inputs.to(device).split(batch_size), targets.to(device).split(batch_size), strict=True)
+    losses = [_loss(model, *batch, num_token_ids) for batch in islice(batches, len(inputs) // batch_size)]
+    return torch.stack(losses).double().mean().item()
+
+
 def _loss(model: LanguageModel, inputs: Tensor, targets: Tensor, num_token_ids: int | None) -> Tensor:
     if model.config.image:
         return model(inputs, targets)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from growctl.evaluate.evaluation import Evaluator
 from growctl.evaluate.pretrained import open_pretrained
+from model.config import PATTENTIONS
 from stages.checkpoint.manifest import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
 from tests.growctl.runs import run_here
@@ -47,6 +50,22 @@ def test_json_holds_the_figures_and_what_they_depend_on_and_the_table_has_a_row_
     assert found["settings"] == {"context": 32, "stride": 8, "text": [text], "dtype": "float32"}
     lines = call(checkpoint, "--text text.txt").splitlines()
     assert [line.split()[1] for line in lines[-4:]] == list(figures)
+
+
+def test_top_k_tokens_gives_the_loss_at_each_number_of_tokens_in_all_pattentions_and_in_each_kind(checkpoint: Path):
+    words = "--text text.txt --top-k-tokens 1.0,1,0.5"
+    found = json.loads(call(checkpoint, f"{words} --json"))
+    dense, *readings = found["readings"]
+    expected = list(product((1.0, 1, 0.5), (None, *PATTENTIONS)))
+    assert [(reading["amount"], reading["kind"]) for reading in readings] == expected
+    losses = [reading["loss"] for reading in readings]
+    assert {dense["loss"], *losses[:6]} == {values(found)["loss"]}
+    chosen = json.loads(call(checkpoint, f"{words} --top-k-norm chosen --json"))["readings"]
+    for number, (kind, loss) in enumerate(zip((None, *PATTENTIONS), losses[6:12], strict=True), 7):
+        if kind in (None, "ffn"):
+            assert len({dense["loss"], loss, chosen[number]["loss"]}) == 3
+    rows = [line.split() for line in call(checkpoint, words).splitlines() if re.match(r" +(1.0|1|0.5) ", line)]
+    assert [row[:2] for row in rows] == [[str(each["amount"]), f"{each['share']:.1%}"] for each in readings[::6]]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,11 @@ def test_the_document_has_the_text_the_tokens_and_the_reason(generate):
     assert document["tokens_per_second"] == pytest.approx(10 / document["wall_seconds"])
     again = json.loads(generate("the", "--json", "--max-new-tokens", 5, "--seed", 7)[0])
     assert again["samples"] == document["samples"][:1]
+    settings = {"--top-k-tokens 1.0": True, "--top-k-tokens 1 --top-k-norm chosen": False}
+    for words, is_same in settings.items():
+        read = json.loads(generate("the", "--json", "--max-new-tokens", 5, "--seed", 7, *words.split())[0])
+        assert (read["samples"] == again["samples"]) is is_same
+    assert read["settings"]["top_tokens"] == {"amount": 1, "norm": "chosen"}
 
 
 def test_a_prompt_can_be_piped_in(generate, monkeypatch):

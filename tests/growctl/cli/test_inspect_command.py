@@ -59,25 +59,33 @@ def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
 @pytest.mark.slow
 def test_the_table_compares_losses_and_has_a_picture(place, tmp_path):
     out, _ = inspect(place, "softmax", "decoder", "--text", "text.txt", "--picture", tmp_path / "seen.png")
-    assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
+    read = (place / "softmax", "--text", "text.txt", "--picture", tmp_path / "read.png", "--top-k-tokens", "0.5,1")
+    assert "Loss by parameter tokens read" in inspect(place, *read)[0]
+    pictures = [(tmp_path / f"{name}.png").read_bytes() for name in ("seen", "read")]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    widths = [int.from_bytes(picture[16:20], "big") for picture in pictures]
+    assert widths[1] * 3 == widths[0] * 4, "one more panel"
     assert "has the lowest of 2 losses" in " ".join(out.split())
 
 
 def test_the_loss_on_the_validation_data_or_a_text_is_that_of_eval(place, tmp_path):
+    top = ("--top-k-tokens", 0.5)
     dataset = prepare_text(tmp_path / "runs/.datasets")
     padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
     tokenizer = ("--tokenizer", dataset / "tokenizer.json")
-    whole, settings = document(tmp_path, padded), ("--split", "validation", "--sequences", 4, "--context", 12)
+    whole, settings = document(tmp_path, padded, *top), ("--split", "validation", "--sequences", 4, "--context", 12)
     assert whole["text"]["source"] == f"the validation split of {dataset.name}"
-    assert document(tmp_path, padded, "--data", dataset) == whole
+    assert document(tmp_path, padded, *top, "--data", dataset) == whole
     of_a_text = (place / "softmax", "--text", place / "text.txt")
     num_tokens = json.loads(run_here("eval", *of_a_text, "--context", 2000, "--json")[0])["scores"][0]["num_samples"]
     for told, evaluation in (
         (whole, ("eval", padded, *settings, *tokenizer)),
-        (document(tmp_path, *of_a_text, "--context", num_tokens), ("eval", *of_a_text, "--context", 2000)),
+        (document(tmp_path, *of_a_text, "--context", num_tokens, *top), ("eval", *of_a_text, "--context", 2000)),
     ):
-        evaluated = json.loads(run_here(*evaluation, "--json")[0])
-        assert told["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
+        evaluated, (model,) = json.loads(run_here(*evaluation, *top, "--json")[0]), told["models"]
+        assert model["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
+        losses = [[reading["loss"] for reading in each["readings"]] for each in (model, evaluated)]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_tokenizer_that_does_not_fit_the_dataset_is_rejected(place, tmp_path):

@@ -88,7 +88,7 @@ def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_
     [
         (text_config(num_layers=0), "has no layers, and an export to Hugging Face needs at least one"),
         (text_config().model_copy(update={"document_end_id": 0}), r"within documents only \(data\.document_mask\)"),
-        (text_config().model_copy(update={"attention_window": 8}), r"within a window only \(model\.attention_window\)"),
+        (text_config().model_copy(update={"attention_window": 8}), r"within windows only \(model\.attention_window\)"),
         (text_config(), "there already exists; choose another directory"),
         (decoder_config(**SIZES, **LLAMA | {"activation": "relu2"}), "LlamaForCausalLM, needs activation swiglu"),
         (decoder_config(**SIZES, **LLAMA | {"norm": "layernorm"}), "needs norm rmsnorm instead of layernorm"),
