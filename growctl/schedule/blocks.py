@@ -133,7 +133,7 @@ class ModelBlock(Block):
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With attention_window, every so many layers one attends to all tokens: 4 means layers 3, 7, ..., counted from 0.
+    """With attention_window, every so many layers one attends to all before: 4 means layers 3, 7, ..., counted from 0.
     A layer that a growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
