@@ -84,11 +84,6 @@ class Group:
         """The seeds of the ladders, finished or not."""
         return tuple(sorted({*self.ladder.runs, *self.ladder.absent}))
 
-    @property
-    def swept(self) -> dict[str, Any]:
-        """The values of the swept keys, without the seed."""
-        return {key: value for key, value in self.first.overrides.items() if key != SEED}
-
 
 def groups(runs: Sequence[RunReport], keys: Sequence[str] = ()) -> list[Group]:
     """The ladders among `runs`, grouped; the order of `runs` does not matter.
@@ -171,7 +166,6 @@ def _group(members: Sequence[RunReport], runs: Sequence[RunReport], values: Mapp
     size = first.stages[-1].num_parameters if first.stages else None
     counting = {seed: run for seed, run in ladders.items() if seed not in absent}
     ladder = Arm("ladder", None, size, counting, absent)
-    swept = {key: value for key, value in first.overrides.items() if key != SEED}
     return Group(
         name=name,
         ladder=ladder,
@@ -179,7 +173,7 @@ def _group(members: Sequence[RunReport], runs: Sequence[RunReport], values: Mapp
         first=first,
         names=tuple(run.name for run in members),
         notes=(*sorted(notes), *repeated),
-        values=swept if values is None else values,
+        values=first.swept if values is None else values,
     )
 
 
@@ -294,8 +288,7 @@ def _name(ladders: Sequence[RunReport]) -> str:
     if len(ladders) == 1:
         return first.name
     if first.group is not None and all(run.group == first.group for run in ladders):
-        swept = {key: value for key, value in first.overrides.items() if key != SEED}
-        return f"{first.group} ({values_text(swept)})" if swept else first.group
+        return f"{first.group} ({values_text(first.swept)})" if first.swept else first.group
     names = sorted(run.name for run in ladders)
     shared = []
     for words in zip(*(name.split("-") for name in names), strict=False):

@@ -415,9 +415,8 @@ def _tokens(run: RunReport) -> int | None:
 def _settings(arm: Arm) -> list[list[tuple[str, object]]]:
     """The values of the swept keys, at each of the peaks that tuned it."""
     run = next(iter(arm.runs.values()), None)
-    swept = {key: value for key, value in (run.overrides if run else {}).items() if key != "seed"}
     tuned = [{PEAK: each} for each in arm.peaks] if len(arm.peaks) > 1 else [{}]
-    return [sorted((swept | each).items()) for each in tuned]
+    return [sorted(((run.swept if run else {}) | each).items()) for each in tuned]
 
 
 def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:

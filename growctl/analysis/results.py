@@ -182,7 +182,7 @@ def _sweeps(found: Sequence[Group], keys: Sequence[str]) -> list[Sweep]:
         return [_sweep(f"By {', '.join(keys)}", tuple(keys), found)] if found else []
     sets: dict[str, list[Group]] = {}
     for group in found:
-        if group.first.group is not None and group.swept:
+        if group.first.group is not None and group.first.swept:
             sets.setdefault(group.first.group, []).append(group)
     return [
         _sweep(name, tuple(dict.fromkeys(key for group in points for key in group.values)), points)

@@ -172,7 +172,7 @@ def prepare(
         path = prepare_data(loaded.data, runs.datasets, progress, execute)
     manifest = read_any_manifest(path)
     warnings += dataset_warnings(loaded, known_sizes(loaded, runs_dir))
-    lines = [f"{split}: {content}" for split, content in manifest.splits.items()]
+    lines = [f"{name}: {split}" for name, split in manifest.splits.items()]
     if manifest.skipped.total:
         lines.append(f"skipped: {manifest.skipped}")
     for warning in warnings:

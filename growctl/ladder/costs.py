@@ -24,12 +24,6 @@ from stages.probe.records import MeasuredSteps
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
 
-_OF_A_PLAN = (
-    *("name", "branch_of", "budget_tokens", "recomputed_flops"),
-    *("num_parameters", "num_embedding_parameters", "num_steps"),
-)
-"""Fields that a `StageCost` takes from its plan as they are."""
-
 MeasuredSize = tuple[ModelConfig, int, int]
 """A model, its micro-batch size and its context. `plan --measure` times each once."""
 
@@ -328,8 +322,9 @@ def _stage_cost(
         seconds = trained * (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
     device_seconds = None if seconds is None else seconds * num_devices
     base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
+    same = ("name", "branch_of", "budget_tokens", "num_parameters", "num_embedding_parameters", "num_steps")
     return StageCost(
-        **{name: getattr(plan, name) for name in _OF_A_PLAN},
+        **{name: getattr(plan, name) for name in (*same, "recomputed_flops")},
         flops=plan.flops.total,
         flops_by_part=plan.flops,
         wall_seconds=seconds,

@@ -19,7 +19,7 @@ from growctl.text.formatting import byte_count
 from stages.corpus.location import local_path, missing_text
 from stages.corpus.prepared import prepared_datasets
 from stages.counted import counted
-from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
+from stages.data.dataset import REMOTE_NAME
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, SkippedRecords
 from stages.images.dataset import ImageManifest, prepared_images
@@ -138,12 +138,6 @@ def counted_in(schedule: Schedule, manifest: AnyManifest) -> dict[str, int]:
     return dict(zip(("validation_documents", "validation_tokens", "training_tokens"), counts, strict=True))
 
 
-def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
-    """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
-    sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
-    return {name: source.splits["train"].num_tokens for name, source in sources}
-
-
 def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """A warning for each size of the dataset, prepared or estimated, that does not fit `schedule`."""
     data, most = schedule.data, schedule.evaluation.max_sequences
@@ -227,23 +221,18 @@ def mixture_spans(
     the one before begins no span of its own.
     """
     spans, window = list(before), schedule.longest_context
-    for position, weights in _changes(schedule, positions):
-        first = first_sample(position, window) if spans else 0
-        if spans and shares(spans[-1].weights) == shares(weights):
-            continue
-        while spans and spans[-1].first_window >= first:
-            spans.pop()
-        above_zero = {name: weight for name, weight in weights.items() if weight}
-        spans.append(MixtureSpan(first_window=first, weights=above_zero))
-    return tuple(spans)
-
-
-def _changes(schedule: Schedule, positions: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
     for index, position in enumerate(positions):
         batch = schedule.batch_of(index)
         begin = first_sample(position, batch.sequence_length) * batch.sequence_length
         for step, weights in schedule.weights_of(index):
-            yield begin + step * batch.tokens, weights
+            first = first_sample(begin + step * batch.tokens, window) if spans else 0
+            if spans and shares(spans[-1].weights) == shares(weights):
+                continue
+            while spans and spans[-1].first_window >= first:
+                spans.pop()
+            above_zero = {name: weight for name, weight in weights.items() if weight}
+            spans.append(MixtureSpan(first_window=first, weights=above_zero))
+    return tuple(spans)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,6 @@ class Axis:
     """What it measures, with the unit."""
     is_log: bool = False
 
-    @property
-    def scale(self) -> str:
-        """As matplotlib calls it."""
-        return "log" if self.is_log else "linear"
-
     def has_place(self, value: float) -> bool:
         """Whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
         return math.isfinite(value) and (value > 0 or not self.is_log)

@@ -70,12 +70,9 @@ def _lines(run: RunReport, legend: Legend) -> Iterator[Series]:
     for release in run.releases:
         if release.perplexity is not None and math.isfinite(release.perplexity):
             branch = [replace(ends[release.branch_of], is_end=False)] if release.branch_of in ends else []
-            end, label = (
-                Mark(release.cumulative_flops, release.perplexity, True),
-                f"{legend.ladders[run.name]}, releases",
-            )
-            name = f"{release.name} of {run.name}"
-            yield Series(name, (*branch, end), "release", legend.group(run), label=label)
+            marks = [*branch, Mark(release.cumulative_flops, release.perplexity, is_end=True)]
+            name, label = f"{release.name} of {run.name}", f"{legend.ladders[run.name]}, releases"
+            yield Series(name, tuple(marks), "release", legend.group(run), label=label)
 
 
 def _summary(runs: Sequence[RunReport]) -> str:

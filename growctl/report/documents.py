@@ -71,12 +71,7 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
     rows = []
     for run in runs:
         for part in run.parts:
-            row: dict[str, Any] = {
-                "run": run.name,
-                "schedule": run.schedule,
-                "control": run.control,
-                "stage": part.name,
-            }
+            row = {"run": run.name, "schedule": run.schedule, "control": run.control, "stage": part.name}
             cells = {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
             for cost in ("spent", "replayed"):
                 cells = {f"{cost}_{key}": value for key, value in cells.pop(cost).items()} | cells

@@ -69,7 +69,7 @@ def _draw(chart: Chart) -> Figure:
         if not series.hides_dots:
             axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])
     if any(chart.marks_of(series) for series in chart.series):
-        axes.set(xscale=chart.x_axis.scale, yscale=chart.y_axis.scale)
+        axes.set(xscale="log" if chart.x_axis.is_log else "linear", yscale="log" if chart.y_axis.is_log else "linear")
         axes.autoscale_view()
         axes.autoscale(False)
         _set_ticks(axes.xaxis, axes.get_xlim(), chart.x_axis.is_log)

@@ -48,7 +48,7 @@ def newest_sections(runs: Sequence[RunReport]) -> list[Section]:
     subjects = {run.name: run.control_of or run.name for run in runs}
     for group in groups(runs):
         own = {run.name for run in runs if subjects[run.name] in group.names}
-        subjects |= dict.fromkeys(own, (group.swept and group.first.group) or group.name)
+        subjects |= dict.fromkeys(own, (group.first.swept and group.first.group) or group.name)
     newest = subjects[max(runs, key=lambda run: RunPaths(run.directory).ledger.stat().st_mtime).name]
     others = [run for run in runs if subjects[run.name] != newest]
     first, *more = report_sections([run for run in runs if run not in others])

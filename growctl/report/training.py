@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -90,9 +91,8 @@ class _Log(NamedTuple):
     def marks(self, figure: str) -> Iterator[Mark]:
         """A figure of the log lines. Those without it do not count."""
         lines = [line for line in self.lines if math.isfinite(getattr(line, figure))]
-        size = math.ceil(len(lines) / _MOST_MARKS)
-        for first in range(0, len(lines), size or 1):
-            some = lines[first : first + size]
+        size, left = math.ceil(len(lines) / _MOST_MARKS), iter(lines)
+        while some := list(islice(left, size)):
             yield Mark(self.place(some[-1].step), fmean(getattr(line, figure) for line in some))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.datasets import dataset_warnings, exhausted, known_sizes, sizes_in
+from growctl.ladder.datasets import dataset_warnings, exhausted, known_sizes
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
@@ -70,7 +70,8 @@ class RunDataset:
 
     def _check_lasts(self, dataset: Path) -> None:
         """Raises RunError if a source of a mixture may not be read as often as the run needs."""
-        sizes = sizes_in(read_dataset_manifest(dataset), dataset) if self.mixture else {}
+        parts = dataset_parts(dataset) if self.mixture else ()
+        sizes = {str(part.name): part.manifest.splits["train"].num_tokens for part in parts}
         if used_up := exhausted(self.schedule, sizes, self.with_controls):
             raise RunError(used_up)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from growctl.ladder.conditions import SAME_SAMPLES, earlier_runs, reused_steps
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
@@ -16,7 +18,7 @@ from growctl.ladder.warnings import too_slow
 from growctl.launch.machines import Devices, Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
-from growctl.runs.directory import RunError, RunSet, controls_of, own_schedule, read_run_set, steps_done, write_run_set
+from growctl.runs.directory import RunError, RunSet, controls_of, own_schedule, read_run_set, steps_done
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
@@ -27,6 +29,7 @@ from growctl.text.suggestion import did_you_mean
 from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 from stages.checkpoint.disk_full import free_bytes
+from stages.checkpoint.files import write_file
 
 NO_EFFECT: dict[str, Any] = {
     **dict.fromkeys(("launch", "controls", "samples", "trackers"), True),
@@ -112,7 +115,7 @@ class LadderRequest:
         run = RunPaths(self.directory(self.ladder))
         record_start(run, ["growctl", *sys.argv[1:]])
         if self.ladder.run_set:
-            write_run_set(run, self.ladder.run_set)
+            write_file(run.run_set, TypeAdapter(RunSet).dump_json(self.ladder.run_set, indent=1))
         run.no_controls.unlink(missing_ok=True)
         if self.leaves_controls_out:
             run.no_controls.touch()

@@ -31,7 +31,7 @@ from growctl.launch.machines import plain_path
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm import cancel, check_slurm, job_states, slurm_executor, submit_array
 from growctl.run import signals
-from growctl.run.requests import LadderRequest, RunRequest, left_to_train, schedule_yaml
+from growctl.run.requests import LadderRequest, RunRequest, schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError, read_jobs
 from growctl.runs.lock import hold
@@ -98,10 +98,8 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
     for run in requests:
         launch = run.schedule.launch
         by_stage = launch.slurm.job == "stage"
-        unfinished = left_to_train(run.schedule, request.directory(run))
-        left = [plan for plan in unfinished if request.trains(plan.index)]
         after = tuple(ends[name] for name in run.awaits or (run.control_of,) if name in ends)
-        for _, plans in groupby(left, key=lambda plan: plan.index if by_stage else None):
+        for _, plans in groupby(request.left(run), key=lambda plan: plan.index if by_stage else None):
             stages = tuple(plans)
             name = f"{run.name}.{stages[0].branch_of or stages[0].name}" if by_stage else run.name
             nodes = max(launch.nodes_of(stage.index) for stage in stages)

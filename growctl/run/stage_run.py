@@ -213,6 +213,7 @@ class StageRun:
         if schedule.data.document_mask:
             end_of_text = read_dataset_manifest(self.execution.dataset).end_of_text_id
         manifest = read_manifest(initial) if initial else None
+        position = _position_after(manifest) if manifest and (plan.index or plan.branch_of) else self._begin()
         return worker_spec(
             schedule,
             plan,
@@ -223,19 +224,13 @@ class StageRun:
             model=attending(schedule, manifest.model if manifest else plan.model, end_of_text),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
-            samples_seen=first_sample(self._position(manifest), plan.batch.sequence_length),
+            samples_seen=first_sample(position, plan.batch.sequence_length),
             mixture=self._mixture(),
             left_out=left_out,
             made_in=f"{self.execution.request.name}/{plan.name}",
             micro_batch_size=self.execution.micro_batch_size(plan),
             launched_at=time.time(),
         )
-
-    def _position(self, initial: Manifest | None) -> int:
-        """The position in the data from which the stage continues."""
-        if initial and (self.plan.index or self.plan.branch_of):
-            return _position_after(initial)
-        return self._begin()
 
     def _begin(self) -> int:
         """The position in the data at which the run begins."""

@@ -5,11 +5,10 @@ ledger, so that every command that resumes the ladder or trains its controls kno
 folder was renamed keep their folders, with the ladder's former name.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.errors import UserError
 from model.strict import first_reason
-from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.stage_dir import StagePaths
 
@@ -87,11 +85,6 @@ def read_run_set(run: RunPaths) -> RunSet | None:
             f"{run.run_set}, which names the set of runs that this run belongs to, cannot be read: {error}; restore "
             "it, or remove it: then this is a run of its own"
         ) from None
-
-
-def write_run_set(run: RunPaths, run_set: RunSet) -> None:
-    """Records the set that a ladder belongs to in its directory, which exists."""
-    write_file(run.run_set, (json.dumps(asdict(run_set), indent=1) + "\n").encode())
 
 
 def read_jobs(run: RunPaths) -> dict[str, str]:

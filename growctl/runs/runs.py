@@ -7,6 +7,7 @@ controls alike: a machine failure has nothing to do with the training method.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry
 from stages.generate.text_samples import TextSample
@@ -165,6 +166,11 @@ class RunReport(RunEntry):
         names = [stage.name for stage in self.stages]
         before = self.stages[: names.index(part.branch_of or part.name) + 1]
         return (*before, part) if part.branch_of else before
+
+    @property
+    def swept(self) -> dict[str, Any]:
+        """The values of the swept keys, without the seed."""
+        return {key: value for key, value in self.overrides.items() if key != "seed"}
 
     @property
     def finished(self) -> bool:

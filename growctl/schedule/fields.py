@@ -94,31 +94,18 @@ def _text(pattern: str) -> Any:
 _COUNT_TEXT = _text("NUMBER ?(k|m|b|t)?")
 _DURATION_TEXT = _text("(NUMBER ?(d|h|min|m|s) ?)+")
 _SIZE_TEXT = _text("NUMBER ?((k|m|g|t)i?)?b?")
+_IS_COUNT = BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT)
+_IS_COUNT_OR_ZERO = BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT)
+_IS_DURATION = BeforeValidator(parse_duration, json_schema_input_type=PositiveInt | _DURATION_TEXT)
+_IS_SIZE = BeforeValidator(parse_size, json_schema_input_type=PositiveInt | _SIZE_TEXT)
 
-Count = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=MOST_COUNTED)
-]
+Count = Annotated[int, _IS_COUNT, Field(gt=0, le=MOST_COUNTED)]
 """A positive count, as people write it."""
-
-CountOrZero = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT), Field(ge=0, le=MOST_COUNTED)
-]
-
-Vocabulary = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(ge=257, le=2**20)
-]
+CountOrZero = Annotated[int, _IS_COUNT_OR_ZERO, Field(ge=0, le=MOST_COUNTED)]
+Vocabulary = Annotated[int, _IS_COUNT, Field(ge=257, le=2**20)]
 """Entries of a byte-level tokenizer: at least the 256 bytes and the end-of-text token."""
-
-FlopsPerSecond = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**18)
-]
-
-Duration = Annotated[
-    int, BeforeValidator(parse_duration, json_schema_input_type=PositiveInt | _DURATION_TEXT), Field(gt=0, le=10**9)
-]
+FlopsPerSecond = Annotated[int, _IS_COUNT, Field(gt=0, le=10**18)]
+Duration = Annotated[int, _IS_DURATION, Field(gt=0, le=10**9)]
 """Seconds."""
-
-Size = Annotated[
-    int, BeforeValidator(parse_size, json_schema_input_type=PositiveInt | _SIZE_TEXT), Field(gt=0, le=2**60)
-]
+Size = Annotated[int, _IS_SIZE, Field(gt=0, le=2**60)]
 """Bytes."""

@@ -125,13 +125,9 @@ def _texts_that_name_files(data: Any) -> Iterator[tuple[str, dict[str, Any], str
         block = data
         for parent in parents:
             block = block.get(parent) if isinstance(block, dict) else None
-        if (
-            isinstance(block, dict)
-            and isinstance(block.get(name), str)
-            and not (
-                name == "path" and data["launch"].get("cluster", "hostfile") != "hostfile"  # nothing reads it then
-            )
-        ):
+        if not isinstance(block, dict) or not isinstance(block.get(name), str):
+            continue
+        if name != "path" or data["launch"].get("cluster", "hostfile") == "hostfile":  # else nothing reads it
             yield key, block, name
     for index, entry in enumerate(mixture_of(data)):
         if isinstance(entry, dict) and isinstance(entry.get("source"), str):

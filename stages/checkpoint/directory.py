@@ -9,7 +9,8 @@ from pathlib import Path
 
 from stages.checkpoint.disk_full import existing_part, raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest, verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, verify_checkpoint
+from stages.checkpoint.sealed import seal
 from stages.checkpoint.staging import create_marked, discard, remove_abandoned, remove_unless_written, why_unfinished
 from stages.process.watchdog import remove_empty_stacks
 from stages.stage_dir import (
@@ -48,7 +49,7 @@ def finish_directory(directory: Path, manifest: Manifest) -> Manifest:
     The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. Returns the
     manifest as written.
     """
-    sealed = sealed_manifest(manifest)
+    sealed = seal(manifest)
     write_file(staging_directory(directory) / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
     publish_directory(directory)
     return sealed

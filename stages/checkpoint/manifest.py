@@ -17,7 +17,7 @@ from model.shapes import ModelConfig, num_parameters
 from model.strict import Strict
 from stages.checkpoint.files import FileEntry, OnBytes, hash_file
 from stages.checkpoint.lineage import History, ImportRecord, Lineage, TrainingCost, extended, hash_of
-from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed, seal
+from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -165,11 +165,6 @@ def read_file(directory: Path, manifest: Manifest, name: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
         raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
     return data
-
-
-def sealed_manifest(manifest: Manifest) -> Manifest:
-    """`manifest` with its seal."""
-    return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
 
 
 def manifest_hash(directory: Path) -> str:

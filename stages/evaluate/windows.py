@@ -4,6 +4,7 @@ Shapes: B batch, T sequence.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -49,14 +50,9 @@ def sliding_windows(tokens: Iterable[Int64Array], context: int, stride: int) -> 
 
 def batches(windows: Iterable[Window], batch_size: int) -> Iterator[Batch]:
     """Groups of up to `batch_size` consecutive windows of equal length."""
-    group: list[Window] = []
-    for window in windows:
-        if group and (len(group) == batch_size or len(group[0].tokens) != len(window.tokens)):
+    for _, alike in groupby(windows, key=lambda window: len(window.tokens)):
+        while group := list(islice(alike, batch_size)):
             yield _batch(group)
-            group = []
-        group.append(window)
-    if group:
-        yield _batch(group)
 
 
 def _batch(windows: list[Window]) -> Batch:

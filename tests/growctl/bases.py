@@ -10,7 +10,8 @@ from model.flops import Flops
 from model.shapes import ModelConfig, num_parameters
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, extended
-from stages.checkpoint.manifest import Manifest, read_manifest, sealed_manifest
+from stages.checkpoint.manifest import Manifest, read_manifest
+from stages.checkpoint.sealed import seal
 from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.schedules import TEXT, file_of
 from tests.stages.checkpoints import write_checkpoint
@@ -37,7 +38,7 @@ def write_base(directory: Path, config: ModelConfig | None = None, cost: Trainin
 
 def change_manifest(directory: Path, **changes: Any) -> Manifest:
     """Rewrites some fields of a checkpoint's manifest, and its seal."""
-    manifest = sealed_manifest(read_manifest(directory).model_copy(update=changes))
+    manifest = seal(read_manifest(directory).model_copy(update=changes))
     write_file(directory / MANIFEST_NAME, manifest.model_dump_json(indent=1).encode())
     return manifest
 

@@ -25,7 +25,8 @@ from growctl.runs_dir import RunPaths
 from model.flops import Flops
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import Manifest, sealed_manifest
+from stages.checkpoint.manifest import Manifest
+from stages.checkpoint.sealed import seal
 from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.analysis.ladders import CURVE, LAST, WORK, against, always, grown, noise, scheduled, seed_of, seeds
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, stage_of
@@ -203,7 +204,7 @@ def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(ru
         facts: dict[str, Any] = {"kind": "parameters", "model": plan.model, "step": plan.num_steps, "lineage": lineage}
         facts |= {"group_steps": {}, "samples_seen": 0, "seed": 3, "dataset_fingerprint": "f00d", "files": {}}
         manifest = Manifest(**facts, tokenizer_sha256=None)
-        write_file(paths.final / MANIFEST_NAME, sealed_manifest(manifest).model_dump_json().encode())
+        write_file(paths.final / MANIFEST_NAME, seal(manifest).model_dump_json().encode())
         paths.metrics.touch()
     [whole] = [run for run in find_runs(runs) if run.name == "quick"]
     assert all(stage.cost_is_whole for stage in whole.stages)

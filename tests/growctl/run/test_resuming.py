@@ -14,7 +14,8 @@ from growctl.run import resume
 from growctl.run.requests import RunFailed
 from growctl.run.resume import World, as_parameters, checkpoint_to_resume
 from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import CheckpointError, manifest_hash, sealed_manifest, verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, verify_checkpoint
+from stages.checkpoint.sealed import seal
 from stages.stage_dir import converted_directory
 from stages.train.skipped_data import trained_without
 from tests import warm_start
@@ -27,7 +28,7 @@ ENGINE = {"kind": "engine", "world_size": 2, "zero_stage": 1, "offload": "none"}
 
 def saved(directory, **changes):
     """An intact engine checkpoint with those values in its manifest."""
-    sealed = sealed_manifest(write_checkpoint(directory).model_copy(update=ENGINE | changes))
+    sealed = seal(write_checkpoint(directory).model_copy(update=ENGINE | changes))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
     return directory
 

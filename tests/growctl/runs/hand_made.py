@@ -19,7 +19,8 @@ from model.flops import Flops
 from model.shapes import ModelConfig
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import Manifest, sealed_manifest
+from stages.checkpoint.manifest import Manifest
+from stages.checkpoint.sealed import seal
 from stages.metrics import read_metrics
 from stages.process.holder import Holder
 from tests.growctl.runs import SCHEDULE
@@ -82,7 +83,7 @@ class HandMade:
         self.says(stage, start, ("train", step, train), attempt=attempt)
 
     def saves(self, stage: str, checkpoint: str, step: int) -> None:
-        manifest = sealed_manifest(manifest_of(checkpoint, step))
+        manifest = seal(manifest_of(checkpoint, step))
         write_file(self.stage(stage) / checkpoint / "manifest.json", manifest.model_dump_json().encode())
 
     def finishes(self, stage: str, step: int) -> None:

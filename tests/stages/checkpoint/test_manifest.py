@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.checkpoint.lineage import History, Lineage, TrainingRecord, extended
-from stages.checkpoint.manifest import TOKENIZER_NAME, CheckpointError, history_of, read_manifest, sealed_manifest
-from stages.checkpoint.sealed import plain_path
+from stages.checkpoint.manifest import TOKENIZER_NAME, CheckpointError, history_of, read_manifest
+from stages.checkpoint.sealed import plain_path, seal
 from stages.grow.expand import expand, shrink
 from stages.metrics_lines import SourceEvaluation
 from tests.stages.checkpoints import small_config, write_checkpoint
@@ -75,7 +75,7 @@ def test_a_changed_digit_that_rounding_would_hide_is_detected(checkpoint):
     path, loss = checkpoint / "manifest.json", 0.30000000000000004
     manifest = read_manifest(checkpoint)
     lineage = manifest.lineage.model_copy(update={"training": TrainingRecord(validation_loss=loss)})
-    text = sealed_manifest(manifest.model_copy(update={"lineage": lineage})).model_dump_json()
+    text = seal(manifest.model_copy(update={"lineage": lineage})).model_dump_json()
     other = text.replace("0.30000000000000004", "0.30000000000000005")
     assert json.loads(other) == json.loads(text), "the same float64, written otherwise"
     path.write_text(text)
@@ -87,7 +87,7 @@ def test_a_changed_digit_that_rounding_would_hide_is_detected(checkpoint):
 
 def test_a_file_name_that_could_lead_out_of_the_directory_is_rejected(checkpoint):
     manifest = read_manifest(checkpoint)
-    hostile = sealed_manifest(manifest.model_copy(update={"files": {"a/../../b": next(iter(manifest.files.values()))}}))
+    hostile = seal(manifest.model_copy(update={"files": {"a/../../b": next(iter(manifest.files.values()))}}))
     (checkpoint / "manifest.json").write_text(hostile.model_dump_json())
     with pytest.raises(CheckpointError, match="must be a plain relative path within the directory"):
         read_manifest(checkpoint)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from stages.checkpoint.files import write_file
-from stages.checkpoint.manifest import CheckpointError, sealed_manifest
+from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.pickles import check_origin, check_pickles
+from stages.checkpoint.sealed import seal
 from stages.engine import engine_state
 from stages.engine.engine_state import load_engine
 from tests.stages.checkpoints import write_checkpoint
@@ -33,7 +34,7 @@ def write_engine(directory: Path, content: object) -> None:
     torch.save(content, pickled)
     manifest = write_checkpoint(directory, kind="engine", world_size=1, zero_stage=1)
     files = manifest.files | {PICKLE: write_file(directory / PICKLE, pickled.getvalue())}
-    sealed = sealed_manifest(manifest.model_copy(update={"files": files}))
+    sealed = seal(manifest.model_copy(update={"files": files}))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
 
 

@@ -10,7 +10,8 @@ from deepspeed.runtime import compiler
 
 from stages.checkpoint.directory import clear_leftovers, newest_checkpoint, remove_converted
 from stages.checkpoint.disk_full import DiskFull
-from stages.checkpoint.manifest import CheckpointError, sealed_manifest
+from stages.checkpoint.manifest import CheckpointError
+from stages.checkpoint.sealed import seal
 from stages.engine.convert import convert
 from stages.engine.deepspeed_api import uncompiled
 from stages.stage_dir import converted_directory, staging_directory
@@ -20,7 +21,7 @@ from tests.stages.checkpoints import write_checkpoint
 def test_a_full_disk_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     engine = tmp_path / "step_00000003"
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
-    (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
+    (engine / "manifest.json").write_text(seal(manifest).model_dump_json())
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 1000))
     needed = sum(entry.bytes for entry in manifest.files.values())
     said = rf"converted_00000003 takes {needed:,} bytes and only 1,000 are free there; nothing was written\. Free some "

@@ -26,10 +26,10 @@ from stages.checkpoint.manifest import (
     manifest_hash,
     parameter_file,
     read_manifest,
-    sealed_manifest,
     verify_checkpoint,
 )
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter
+from stages.checkpoint.sealed import seal
 from stages.engine.convert import convert
 from stages.grow.expand import expand
 from stages.stage_dir import staging_directory
@@ -83,7 +83,7 @@ def roundtrips(training, tmp_path_factory) -> Roundtrips:
     # Its ramp is half way, so that new tokens take part. The new layer is the identity.
     assert isinstance(grown.model, TokenformerConfig)
     half = grown.model_copy(update={"model": ramp_config(grown.model, 0.5)})
-    (folder / "initial" / "manifest.json").write_text(sealed_manifest(half).model_dump_json())
+    (folder / "initial" / "manifest.json").write_text(seal(half).model_dump_json())
     found = Roundtrips(folder / "initial", {}, {ranks: folder / f"ranks{ranks}" for ranks in (1, 2)})
     for ranks, output in found.outputs.items():
         output.mkdir()
@@ -249,7 +249,7 @@ def test_the_missing_parameter_of_an_engine_checkpoint_is_named(roundtrips, kind
     manifest = read_manifest(engine)
     blocks = (*manifest.model.blocks, manifest.model.blocks[0])
     deeper = manifest.model.model_copy(update={"blocks": blocks, "block_ids": (*manifest.model.block_ids, 3)})
-    hostile = sealed_manifest(manifest.model_copy(update={"model": deeper}))
+    hostile = seal(manifest.model_copy(update={"model": deeper}))
     (engine / "manifest.json").write_text(hostile.model_dump_json())
     with pytest.raises(CheckpointError, match=r"step_00000003 does not hold all of blocks\.3\."):
         convert(engine, tmp_path / "converted")

@@ -18,8 +18,9 @@ from model.errors import UserError
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
+from stages.checkpoint.sealed import seal
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
@@ -60,7 +61,7 @@ def write_trained(directory: Path, dataset: Path, config: ModelConfig = CONFIG) 
 def rewrite(directory: Path, **changes: object) -> None:
     """Changes a manifest in place."""
     manifest = read_manifest(directory).model_copy(update=changes)
-    (directory / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
+    (directory / "manifest.json").write_text(seal(manifest).model_dump_json())
 
 
 def alter(directory: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:
