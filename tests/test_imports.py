@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.workers import REPOSITORY
 
 FLOORS = ("model", "stages", "growctl")
@@ -98,15 +96,6 @@ def test_imports_only_point_down() -> None:
 
 def test_no_packages_of_a_floor_import_each_other_in_a_cycle() -> None:
     assert imports_in_a_cycle(project_imports(REPOSITORY)) == [], "move what they share into a package below both"
-
-
-@pytest.mark.parametrize(
-    "source", ["import tests.workers", "from tests import workers", "def late():\n    from tests.workers import launch"]
-)
-def test_an_import_that_points_up_is_found_however_it_is_written(tmp_path: Path, source: str) -> None:
-    imports = write(tmp_path, tests__workers="", stages__spec=source)
-    line = 1 + source.count("\n")
-    assert floor_violations(imports) == [Import(f"stages/spec.py:{line}", "stages.spec", "tests.workers")]
 
 
 def test_a_cycle_through_a_third_package_names_every_import_in_it(tmp_path: Path) -> None:

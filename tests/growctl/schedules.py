@@ -74,3 +74,11 @@ def file_of(folder: Path, content: str | bytes, name: str = "s.yaml") -> str:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
+
+
+def text_of(folder: Path, documents: int, words: int) -> Path:
+    """A folder with that many documents, all different."""
+    folder.mkdir(exist_ok=True)
+    for number in range(documents):
+        (folder / f"{number}.txt").write_text(" ".join(f"{number * words + word:x}" for word in range(words)))
+    return folder

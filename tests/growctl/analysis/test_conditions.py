@@ -121,10 +121,7 @@ def test_time_compares_only_on_the_same_machines_launched_alike():
     ("key", "cost", "text"),
     [
         ("gpu_energy", 1000.0, "1 MWh"),
-        ("gpu_energy", 1.0, "1 kWh"),
-        ("gpu_energy", 0.001, "1 Wh"),
         ("gpu_energy", 0.0005, "500 mWh"),
-        ("money", 1000.0, "1,000"),
         ("money", 999.0, "999"),
     ],
 )

@@ -8,9 +8,7 @@ from pathlib import Path
 from growctl.cli.dry_run import dry_run_text
 from growctl.ladder.load import load_schedule
 from growctl.launch.hostfile import hostfile_machines
-from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest
-from growctl.run.slurm_jobs import plan_jobs
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 
 SLURM = (
@@ -60,22 +58,6 @@ def test_with_a_hostfile_it_prints_the_exact_launch_and_what_this_machine_lacks(
     for path, content in launch.files.items():
         assert f"# {path}:\n" + "".join(f"#   {line}\n" for line in content.splitlines()) in text
     assert "# The run cannot start on this machine. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
-
-
-def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    text, request = dry_run(tmp_path, *SLURM, "launch.slurm.job=stage")
-    machines = machines_of(request.ladder.schedule)
-    jobs = plan_jobs(request, request.checked(machines))
-    assert [job.name for job in jobs][:2] == ["tiny.small", "tiny.large"]
-    for job in jobs:
-        executor = job.executor(tmp_path / "runs/tiny/slurm", f"afterok:ID-OF-{job.after[0]}" if job.after else None)
-        assert executor._make_submission_file_text(executor._submitit_command_str, "") in text
-        for plan in job.stages:
-            directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"
-            launch = machines.launch(directory / "spec.json", job.nodes, attempt=1)
-            assert shlex.join(launch.command) in text.splitlines()
-    assert "# The run cannot start on this machine. launch.cluster = 'slurm': needs sbatch" in text
 
 
 def test_a_job_requests_the_resources_in_the_schedule_and_replaces_its_shell_with_python(tmp_path):

@@ -1,6 +1,5 @@
 """A drafted schedule loads, comes close to the wish, fits its devices, and gives `growctl plan` nothing to warn of."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +8,8 @@ from hypothesis import strategies as st
 
 from growctl.draft.fit import drafted
 from growctl.draft.recipe import DECAY_SHARE, Draft, Wish
-from growctl.ladder.load import load_schedule
-from growctl.ladder.plan import make_plan
 from model.errors import UserError
 from tests.growctl.draft.test_sizes import bases, parameters
-from tests.growctl.schedules import file_of
 
 wishes = st.tuples(
     parameters,
@@ -49,15 +45,6 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any
     assert plan.trunk[-1].num_parameters == pytest.approx(params, rel=0.03)
     total = sum(stage.budget_tokens for stage in plan.trunk)
     assert total == pytest.approx(sizes["tokens"] or 20 * params, rel=0.03)
-
-
-@pytest.mark.slow
-def test_a_written_draft_loads_and_plans_without_warnings(tmp_path: Path) -> None:
-    text = drafted(Wish(params=24_000_000), "mine")[1]
-    schedule = load_schedule(file_of(tmp_path, text, "mine.yaml"))
-    warnings = make_plan(schedule, tmp_path).warnings
-    assert [warning for warning in warnings if not warning.startswith(("data.source: ", SMALL))] == [], "no text yet"
-    assert schedule.name == "mine"
 
 
 @pytest.mark.slow

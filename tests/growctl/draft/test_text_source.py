@@ -10,6 +10,7 @@ from growctl.draft.sizes import SHAPES
 from growctl.draft.text_source import text_source
 from growctl.schedule.fields import parse_count
 from model.errors import UserError
+from tests.growctl.schedules import text_of
 from tests.stages.data.test_dataset import write_dataset
 
 SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
@@ -28,14 +29,6 @@ def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_fo
     params: int, tokens: float, choice: str
 ) -> None:
     assert make_draft(Wish(params=params, tokens=round(tokens))).source == text_source(choice)
-
-
-def text_of(folder: Path, documents: int, words: int) -> Path:
-    """A folder with that many documents, all different."""
-    folder.mkdir(exist_ok=True)
-    for number in range(documents):
-        (folder / f"{number}.txt").write_text(" ".join(f"{number * words + word:x}" for word in range(words)))
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -150,16 +150,6 @@ def test_best_scratch_is_every_size_of_the_ladder_alone_but_those_that_another_c
     ]
 
 
-def test_a_single_jump_trains_the_first_stage_and_then_the_last_size() -> None:
-    schedule = ladder("single-jump")
-    (control,) = plan_controls(schedule)
-    (first, last), plans = plan_stages(control.schedule), plan_stages(schedule)
-    assert (first.model, first.num_steps) == (plans[0].model, plans[0].num_steps)
-    assert (last.num_parameters, last.growth.attention_tokens) == (plans[-1].num_parameters, (8, 8))
-    assert last.num_steps > plans[-1].num_steps
-    assert control.schedule.growth == schedule.growth
-
-
 OTHER_GROWTH = {"ramp": 0.1, "lr_scale": [1.0, 0.5], "weight_decay": [0.2, 0.0], "old_tokens": {"freeze_for": 4}}
 COPIES = {"init": "copy", "tau": "recompute", "copy_noise": 0.5, "allow_jump": True}
 

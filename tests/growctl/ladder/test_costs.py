@@ -76,12 +76,6 @@ def test_training_in_fp32_is_priced_at_the_devices_fp32_peak() -> None:
     assert slow.wall_seconds == pytest.approx((fast.wall_seconds or 0.0) * 989 / 67)
 
 
-def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
-    launch, controls = {"cluster": "slurm", "devices": 2, "nodes": [1, 2, 4]}, [{"kind": "single-jump"}]
-    plan = make_plan(ladder(training=TRAINING, launch=launch, controls=controls))
-    assert [[cost.num_devices for cost in run.stages] for run in plan.runs] == [[2, 4, 8], [2, 8]]
-
-
 def test_recomputed_flops_take_time_and_are_no_part_of_model_flops_or_mfu() -> None:
     plain, checkpointed = (make_plan(launched(activation_checkpointing=chosen)) for chosen in ("none", {"every": 2}))
     assert plain.total.recomputed_flops == 0

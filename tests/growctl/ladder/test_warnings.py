@@ -19,7 +19,7 @@ from stages.data.spec import DataSpec
 from tests.growctl.ladder import write_dataset
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here
-from tests.growctl.schedules import file_of
+from tests.growctl.schedules import file_of, text_of
 
 
 def staged(*sizes: tuple[int, int], **last: Any) -> list[dict[str, Any]]:
@@ -103,14 +103,6 @@ def test_a_missing_text_is_a_warning_only_where_files_are_looked_at(tmp_path: Pa
     assert warning.startswith(f"data.source: '{tmp_path}/text.tx' does not exist; ")
     write_dataset(RunsPaths(tmp_path).datasets / "gone-0", missing.data)
     assert make_plan(missing, tmp_path).missing is None, "its dataset is prepared"
-
-
-def text_of(folder: Path, documents: int, words: int) -> Path:
-    """A folder with that many documents, all different."""
-    folder.mkdir()
-    for number in range(documents):
-        (folder / f"{number}.txt").write_text(" ".join(f"{number * words + word:x}" for word in range(words)))
-    return folder
 
 
 def test_the_plan_says_what_prepare_will_say_of_a_local_text(tmp_path: Path) -> None:

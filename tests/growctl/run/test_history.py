@@ -215,17 +215,3 @@ def test_a_signal_while_records_are_read_or_rows_committed_books_every_record_on
     with pytest.raises(Stopped):
         run.finish(num_events=4)
     run.assert_all_is_booked()
-
-
-@pytest.mark.parametrize("piece", [1, 2, 3, 100])
-def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is_read_in(
-    run: Run, monkeypatch, piece: int
-) -> None:
-    monkeypatch.setattr("growctl.run.attempt.PIECE", piece)
-    run.small.directory.mkdir(parents=True)
-    first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)
-    second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
-    run.small.metrics.write_bytes(first + second)
-    run.finish(num_events=0)
-    rows = run.execution.ledger.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
-    assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "unknown", 1), (2, 5, 7, "cpu", 3)]

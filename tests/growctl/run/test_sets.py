@@ -283,27 +283,6 @@ def test_a_dry_run_lists_what_would_be_trained_and_writes_nothing(tmp_path, runn
     assert (runner.started, list(tmp_path.iterdir())) == ([], [schedule])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sweep", "quickstart", "seed=1"], "no key has several values"),
-        (["sweep", "quickstart", "seeed=1,2"], "seeed = 1: no such key; did you mean 'seed'?"),
-        (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
-        (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': must be letters, digits"),
-        (
-            ["sweep", "quickstart", "seed=0,1", "--until", "115"],
-            "no such stage; its stages are 115k, 164k, 262k; did you mean '115k'?",
-        ),
-        (["run", "quickstart", "--seeds=-1"], "seed = -1: must be greater than or equal to 0"),
-        (["run", "quickstart", "--seeds="], "seed = "),
-    ],
-)
-def test_bad_input_gets_one_message_before_anything_is_written(tmp_path, arguments, message):
-    out, err = run_here(*arguments, "--runs-dir", tmp_path / "runs", expect=2)
-    assert message in " ".join(err.split())
-    assert (out, err.count("growctl: "), list(tmp_path.iterdir())) == ("", 1, [])
-
-
 def test_a_set_whose_schedule_has_changed_is_refused_before_any_run_starts(schedule, runner):
     seeds(schedule, "1")
     runner.started.clear()

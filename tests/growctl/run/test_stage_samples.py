@@ -97,16 +97,3 @@ def test_a_process_that_fails_does_not_end_the_run(stage, monkeypatch, program, 
     assert new is None
     assert said.startswith("no text samples: ")
     assert message in said
-
-
-@pytest.mark.parametrize("trouble", ["final does not exist", "samples.json"])
-def test_trouble_becomes_a_message(stage, trouble):
-    if trouble == "samples.json":
-        stage.samples.mkdir()
-    else:
-        shutil.rmtree(stage.final)
-    new, [said] = written(stage, REQUEST)
-    assert new is None
-    assert said.startswith("no text samples: ")
-    assert trouble in said
-    assert "Error:" not in said

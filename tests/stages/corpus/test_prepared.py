@@ -141,18 +141,16 @@ def test_the_fingerprint_follows_from_names_datasets_and_base_weights(mixture, i
 def test_a_missing_altered_or_exchanged_source_is_one_error_that_names_it(mixture, tmp_path):
     code = tmp_path / "datasets/code"
     shard = code / "train/00000.ds"
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-1] + b"x")
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     assert verify_dataset(mixture, hashes=False)
-    for change, hashes, message in (
-        (lambda: None, True, r"datasets/code is damaged: train/00000\.ds does not have the hash"),
-        (lambda: shard.write_bytes(content[:-4]), False, r"code is damaged: .*\.ds has 6796 bytes, not 6800"),
-        (lambda: write_dataset(code, [1699], [330]), True, "its source 'code' is another dataset than .*/code"),
-        (lambda: shutil.rmtree(code), True, "/code is not a dataset"),
+    for change, message in (
+        (lambda: None, r"datasets/code is damaged: train/00000\.ds does not have the hash"),
+        (lambda: write_dataset(code, [1699], [330]), "its source 'code' is another dataset than .*/code"),
+        (lambda: shutil.rmtree(code), "/code is not a dataset"),
     ):
         change()
         with pytest.raises(DataError, match=message):
-            verify_dataset(mixture, hashes=hashes)
+            verify_dataset(mixture)
 
 
 def test_sources_that_make_no_mixture_get_one_clear_error(mixture, ingredients, tmp_path):

@@ -1,6 +1,5 @@
 """What an export to Hugging Face consists of, and how it fails. None of these tests loads it in Transformers."""
 
-import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config, ramp_config
 from model.shapes import ModelConfig
-from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import export as exporting
 from stages.huggingface import same_logits
@@ -124,17 +122,4 @@ def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, m
     monkeypatch.setattr(same_logits, "_logits_of", lambda _, inputs, *__: torch.zeros(*inputs["input_ids"].shape, 270))
     with pytest.raises(LogitsDiffer, match=r"differ from growctl's by up to 0\.\d+; at most 1e-05 is allowed"):
         export(pretrained, tmp_path / "out", check=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_nothing_is_left_when_the_disk_fills_up(pretrained, tmp_path, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(exporting, "write_file", full)
-    with pytest.raises(DiskFull, match="is full"):
-        export(pretrained, tmp_path / "out")
-    monkeypatch.setattr("stages.checkpoint.disk_full.free_bytes", lambda _: 100)
-    with pytest.raises(DiskFull, match="only 100 are free there; nothing was written"):
-        export(pretrained, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
