@@ -86,8 +86,8 @@ def _drop_windows(given: dict[str, Any], architecture: Architecture, num_layers:
         is_used = given.get("use_sliding_window", False) and given.get("max_window_layers", 28) < num_layers
     if is_used and (window is None or window < length):
         raise ValueError(
-            f"sliding_window is {window}, less than max_position_embeddings {length}; growctl computes attention to "
-            f"all earlier tokens. For texts of up to {window} tokens, lower max_position_embeddings to that"
+            f"sliding_window is {window}, less than max_position_embeddings {length}; growctl imports only attention "
+            f"to all earlier tokens. For texts of up to {window} tokens, lower max_position_embeddings to that"
         )
     given.pop("use_sliding_window", None)
     if kinds <= {"full_attention", "sliding_attention"}:

@@ -244,7 +244,7 @@ def test_settings_that_change_the_function_are_honoured(tmp_path):
         ({"no-weight-tying": True}, "no_weight_tying is True"),
         ({"model_parallel_size": 2}, "model_parallel_size is 2"),
         ({"attention_config": [[["tokenformer", "global"], 1]]}, "attention_config has 'global' layers"),
-        ({"sliding_window_width": 15}, "sliding_window_width is 15; growctl only supports attention to all earlier"),
+        ({"sliding_window_width": 15}, "sliding_window_width is 15; growctl imports only attention to all earlier"),
         ({"sliding_window_width": 16, "seq_length": None}, "sliding_window_width is 16"),
         ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
     ],
