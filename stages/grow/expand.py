@@ -93,19 +93,15 @@ def expand(
         attention, ffn = (tokens_by_layer(tokens or 0, old.num_layers) for tokens in (attention_tokens, ffn_tokens))
         is_decoder, own = isinstance(old, DecoderConfig), dict[str, Any](policy=policy)
         if is_decoder:
-            own = {
-                "depth": policy.depth if new_layers else None,
-                "copy_noise": policy.copy_noise if is_widened else 0.0,
-            }
-            own |= {"moments": "reset" if is_widened else policy.moments}
+            own = {"depth": policy.depth if new_layers else None}
+            own["copy_noise"] = policy.copy_noise if is_widened else 0.0
+            own["moments"] = "reset" if is_widened else policy.moments
         growth = GrowthRecord(
             attention_tokens=one_if_equal(attention),
             ffn_tokens=one_if_equal(ffn),
             heads=heads,
             new_layers=new_layers,
-            new_layer_positions=[
-                position for position, block_id in enumerate(model.block_ids) if block_id not in old.block_ids
-            ],
+            new_layer_positions=[n for n, block_id in enumerate(model.block_ids) if block_id not in old.block_ids],
             widen=widen,
             **own,
             preserves=preserves(parent.model, policy, adds_tokens=any((*attention, *ffn)), adds_layers=new_layers > 0),
@@ -113,10 +109,7 @@ def expand(
         )
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
         how = own if is_decoder else {"policy": policy.model_dump(mode="json", exclude=no_effect)}
-        determined_by = how | {
-            "model": hash_of(model.model_dump(mode="json")),
-            "seed": seed,
-        }
+        determined_by = how | {"model": hash_of(model.model_dump(mode="json")), "seed": seed}
         group_steps = parent.group_steps if policy.moments == "keep" and not is_widened else {}
         return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
 
@@ -137,9 +130,8 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, kept | {TOKENIZER_NAME})
         group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
-        return _finish(
-            output, source, parent, "shrink", model, files, group_steps, {"drop_generations": drop_generations}
-        )
+        how = {"drop_generations": drop_generations}
+        return _finish(output, source, parent, "shrink", model, files, group_steps, how)
 
 
 def _linked(source: Path, staging: Path, parent: Manifest, names: set[str]) -> dict[str, FileEntry]:

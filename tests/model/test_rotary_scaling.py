@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from model.attention import rotary_table, self_attention
+from model.attention import rotary_frequencies, rotary_table, self_attention
 from model.config import RotaryScaling
 from model.initialization import build_model
-from model.rotary_scaling import rotary_frequencies
 from tests.pretrained import text_config
 
 for_each_kind = pytest.mark.parametrize("kind", ["linear", "llama3", "ntk", "yarn"])
