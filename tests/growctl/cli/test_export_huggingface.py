@@ -27,10 +27,11 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def test_an_export_as_json_lists_files_and_the_check(checkpoint, tmp_path):
+def test_an_export_as_json_lists_files_and_the_check_as_its_card_does(checkpoint, tmp_path):
     options = ("--dtype", "bfloat16", "--no-check", "--json")
     told = json.loads(run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)[0])
     assert (told["dtype"], told["context_length"], told["check"]["not_checked"]) == ("bfloat16", 32, "--no-check")
+    assert "| not checked: --no-check |" in (tmp_path / "out/README.md").read_text()
     assert {"README.md", "config.json", "model.safetensors"} < told["files"].keys()
     assert all(path.stat().st_size == told["files"][path.name]["bytes"] for path in (tmp_path / "out").iterdir())
 
