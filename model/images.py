@@ -50,8 +50,12 @@ def target_cross_entropy(logits_BK: Tensor, targets: Tensor) -> Tensor:
 
 
 def class_scores(logits_BK: Tensor, class_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of each image in nats, float64, and how many classes are likelier than the right one: both
-    (B,)."""
-    logits_BK = logits_BK.double()
-    ahead_B = (logits_BK > logits_BK.gather(1, class_B[:, None])).sum(dim=1)
+    """The cross-entropy of each image in nats, float64, and how many classes come before the right one: both (B,).
+
+    Of equal logits, as bf16 often gives them, the first class comes first. Without finite logits, all come before it.
+    """
+    logits_BK, right_B1 = logits_BK.double(), class_B[:, None]
+    logit_B1 = logits_BK.gather(1, right_B1)
+    is_earlier_BK = torch.arange(logits_BK.shape[1], device=class_B.device) < right_B1
+    ahead_B = (~(logits_BK <= logit_B1) | (logits_BK == logit_B1) & is_earlier_BK).sum(dim=1)
     return F.cross_entropy(logits_BK, class_B, reduction="none"), ahead_B

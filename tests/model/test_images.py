@@ -19,6 +19,7 @@ from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.flops import forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.growth import grow_model
+from model.images import class_scores
 from model.initialization import build_model
 from model.memory import ActivationMemory
 from model.parameter_groups import parameter_groups
@@ -280,6 +281,11 @@ def test_activation_memory_is_within_15_percent_of_the_measured_one(build, added
 def test_what_only_text_has_is_rejected_for_images(changes, message):
     with pytest.raises(ValidationError, match=message):
         small_config(**SHAPE, image=image_input(), **changes)
+
+
+def test_of_equal_logits_the_first_class_ranks_first_and_logits_that_are_not_finite_rank_no_class():
+    logits_BK = torch.tensor([[0.0, 0, 0], [0, 1, 1], [2, 1, 0], [float("nan")] * 3])
+    assert class_scores(logits_BK, torch.tensor([1, 1, 2, 0]))[1].tolist() == [1, 0, 2, 3]
 
 
 def test_images_and_uses_that_do_not_fit_the_model_are_rejected(model):
