@@ -79,16 +79,19 @@ def load_pretrained(
 def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) -> Manifest:
     """Writes `model` as the finished checkpoint `directory`, without moments, and returns its manifest.
 
-    The tokenizer and the facts about its text are those of the checkpoint `text_of`. growctl treats the result as
-    imported: its history starts with its tensors, at unknown cost. Checkpoints hold float32: float64 values are
-    rounded. `model` may be wrapped, by `torch.compile` for example.
+    The tokenizer and the facts about its text, or the names of its classes, are those of the checkpoint `text_of`.
+    growctl treats the result as imported: its history starts with its tensors, at unknown cost. Checkpoints hold
+    float32: float64 values are rounded. `model` may be wrapped, by `torch.compile` for example.
 
     Raises UserError if `model` is not a growctl model (`model.language_model.bare_model`), CheckpointError if
     `directory` exists, or if `text_of` is not a checkpoint, its tokenizer is damaged, or has ids that the model lacks,
-    and DiskFull. Partial output is deleted.
+    or another number of classes, and DiskFull. Partial output is deleted.
     """
     directory, text_of = Path(directory), Path(text_of)
     source, model = read_manifest(text_of), bare_model(model)
+    num_classes = model.config.vocab_size if model.config.image else 0
+    if len(source.classes) != num_classes:
+        raise CheckpointError(f"{text_of} has {len(source.classes)} classes of images, but the model has {num_classes}")
     has_tokenizer = TOKENIZER_NAME in source.files
     if has_tokenizer:
         load_tokenizer(text_of, source.model_copy(update={"model": model.config}))  # raises if it does not fit
@@ -99,7 +102,8 @@ def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) 
             link_or_copy(text_of / TOKENIZER_NAME, staging / TOKENIZER_NAME)
             files[TOKENIZER_NAME] = source.files[TOKENIZER_NAME]
         record = ImportRecord(layout="model in memory")
-        return finish_directory(directory, imported_manifest(model.config, files, source.text, record))
+        manifest = imported_manifest(model.config, files, source.text, record)
+        return finish_directory(directory, manifest.model_copy(update={"classes": source.classes}))
 
 
 def load_tokenizer(directory: Path, manifest: Manifest, given: Path | None = None) -> Tokenizer:

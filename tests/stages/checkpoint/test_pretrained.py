@@ -12,6 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
+from model.config import ImageInput
 from model.growth import grow_model
 from model.initialization import build_model
 from stages.checkpoint import load_pretrained, save_model
@@ -84,6 +85,15 @@ def test_a_grown_model_even_if_wrapped_is_saved_whole_and_is_a_checkpoint_like_a
     assert read_parameter(pretrained, old.manifest, "embedding.weight", moments=False).exp_avg.numel() == 0
     assert expand(tmp_path / "new", tmp_path / "more", attention_tokens=2).model.newest_generation == 2
     assert shrink(tmp_path / "new", tmp_path / "less").model == text_config()
+
+
+def test_a_saved_model_of_images_keeps_the_names_of_its_classes(tmp_path, pretrained):
+    config = small_config(image=ImageInput(size=4, patch=2))
+    write_checkpoint(tmp_path / "image", config, tokenizer_sha256=None, classes=tuple(map(str, range(31))))
+    model = build_model(config, seed=0)
+    assert save_model(model, tmp_path / "new", text_of=tmp_path / "image").classes[30] == "30"
+    with pytest.raises(CheckpointError, match="has 0 classes of images, but the model has 31"):
+        save_model(model, tmp_path / "wrong", text_of=pretrained)
 
 
 def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path, pretrained, monkeypatch):
