@@ -152,6 +152,8 @@ def evaluate(
         open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as opened,
         progress_bar("evaluating") as on_progress,
     ):
+        text_options = {"--text": text, "--tasks": tasks, "--context": context, "--tokenizer": tokenizer}
+        opened.manifest.reject_options_of_text(text_options)
         evaluator = Evaluator(opened, tokenizer, context, batch_size, on_progress, tops)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)

@@ -147,6 +147,7 @@ def export(
     from stages.huggingface.export import export_huggingface
 
     with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device="cpu") as pretrained:
+        pretrained.manifest.reject_options_of_text({"--context-length": context_length, "--tokenizer": tokenizer})
         written = export_huggingface(
             pretrained,
             output,

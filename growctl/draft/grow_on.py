@@ -156,10 +156,12 @@ def _peak(path: Path) -> float | None:
 
 def grow_on(wish: GrowWish, runs_dir: Path) -> GrowOn:
     """Follows the rules from a wish to a draft. Raises UserError."""
-    if wish.data is None:
-        raise UserError("--data is missing: the text to train on")
     path = find_checkpoint(wish.start, runs_dir, tell=lambda line: None).absolute()
     base = describe_start(StartBlock(checkpoint=str(path)), runs_dir)
+    if base.model.image:
+        raise UserError(f"--from {wish.start}: is a model of images; write its schedule by hand")
+    if wish.data is None:
+        raise UserError("--data is missing: the text to train on")
     is_factor = wish.params.endswith("x")
     wanted = round(float(wish.params[:-1]) * base.num_parameters) if is_factor else parse_count(wish.params)
     if wanted <= base.num_parameters:

@@ -40,12 +40,13 @@ _number, _percent = (partial(figure, shown=shown) for shown in ("{:.3g}", "{:.1%
 
 @dataclass(frozen=True)
 class InspectedText:
-    """The text that was measured on."""
+    """The text or the images that were measured on."""
 
     source: str
     num_sequences: int
-    context: int
-    """Tokens per window."""
+    """Windows of text, or images."""
+    context: int | None
+    """Tokens per window; None for images."""
     batch_size: int
 
 
@@ -75,8 +76,9 @@ class InspectDocument:
         """The conclusion, the comparison of the models, then every layer and generation. Models are numbered."""
         text = self.text
         batches = counted(text.num_sequences // text.batch_size, "batch", "batches")
-        windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
-        size = Paragraph(f"{windows}, in {batches} of {text.batch_size}")
+        samples = counted(text.num_sequences, "window" if text.context else "image")
+        samples += f" of {counted(text.context, 'token')}" if text.context else ""
+        size = Paragraph(f"{samples}, in {batches} of {text.batch_size}")
         advice = Paragraph("Compare checkpoints that ran the same schedule but for the score function.")
         parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models), advice)
         return [
@@ -114,10 +116,11 @@ def inspect_checkpoints(
     manifests = [read_manifest(path) for _, path in checkpoints]
     for manifest in manifests:
         require_tokens(manifest.model, tops)
-    _check_tokenizers(checkpoints, manifests)
-    files = text_files(texts)
-    context = context or _shortest_context(checkpoints, manifests)
-    if dataset is not None and tokenizer is None and manifests[0].model.image is None:
+    manifests[0].reject_options_of_text({"--text": texts, "--context": context, "--tokenizer": tokenizer})
+    _check_inputs(checkpoints, manifests)
+    files, is_text = text_files(texts), manifests[0].model.image is None
+    context = (context or _shortest_context(checkpoints, manifests)) if is_text else 0
+    if dataset is not None and tokenizer is None and is_text:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     models: list[InspectedCheckpoint] = []
     text: InspectedText | None = None
@@ -135,7 +138,7 @@ def inspect_checkpoints(
                     batch_size = min(batch_size, len(samples[0]))
                     measured = len(samples[0]) - len(samples[0]) % batch_size
                     source = f"the validation split of {dataset.name}" if dataset else ", ".join(map(str, texts))
-                    text = InspectedText(source, measured, context, batch_size)
+                    text = InspectedText(source, measured, context or None, batch_size)
                     num_ids = opened.num_token_ids
                 try:
                     inspected = inspect_model(opened.model, *samples, text.batch_size, on_batch, num_token_ids=num_ids)
@@ -173,11 +176,17 @@ def _read(
     return tokens_ST[:, :-1], tokens_ST[:, 1:]
 
 
-def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
-    """Raises UserError unless all checkpoints read the same ids: else losses are of different tokens."""
+def _check_inputs(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
+    """Raises UserError unless all checkpoints read the same: else losses are of different tokens or images."""
     first: dict[str, tuple[object, str]] = {}
     for (name, _), manifest in zip(checkpoints, manifests, strict=True):
-        for what, value in (("tokenizer", manifest.tokenizer_sha256), ("vocabulary", manifest.model.vocab_size)):
+        image = manifest.model.image
+        for what, value in (
+            ("kind or size of input", (image.size, image.channels) if image else "text"),
+            ("set of classes", manifest.classes),
+            ("tokenizer", manifest.tokenizer_sha256),
+            ("vocabulary", manifest.model.vocab_size),
+        ):
             if value is not None and first.setdefault(what, (value, name))[0] != value:
                 raise UserError(f"{name} has another {what} than {first[what][1]}; inspect them one by one")
 

@@ -6,6 +6,7 @@ resume within a stage.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +100,11 @@ class Manifest(Sealed):
     def context_length(self) -> int | None:
         """Data tokens of a training sequence; None if not known."""
         return self.model.image.sequence_length if self.model.image else self.text.context_length
+
+    def reject_options_of_text(self, options: Mapping[str, object]) -> None:
+        """Raises UserError for the first option that has a value, if the model reads images."""
+        if self.model.image and (given := [name for name, value in options.items() if value]):
+            raise UserError(f"{given[0]} is for models of text; this is a model of images")
 
     @property
     def num_bytes(self) -> int:

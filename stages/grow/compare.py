@@ -45,7 +45,8 @@ def compare(
     is too short, UserError if vocabularies or tokenizers do not match, and Failure if logits are not finite.
     """
     parent, child = (require_parameters(path, read_manifest(path)) for path in (old, new))
-    if parent.model.vocab_size != child.model.vocab_size:
+    parent.reject_options_of_text({"--context": sequence_length})
+    if not parent.classes and not child.classes and parent.model.vocab_size != child.model.vocab_size:
         raise UserError(
             f"{old} has a vocabulary of {parent.model.vocab_size} tokens, but {new} has {child.model.vocab_size}"
         )
@@ -68,7 +69,7 @@ def compare(
     return Comparison(
         dtype=dtype,
         num_sequences=len(samples),
-        context=parent.model.image.sequence_length if parent.model.image else len(samples[0].targets),
+        context=None if parent.model.image else len(samples[0].targets),
         old=before,
         new=after,
         dataset=dataset,

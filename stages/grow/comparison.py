@@ -25,7 +25,7 @@ class ComparedModel:
     num_parameters: int
 
     loss: float
-    """Mean cross-entropy, nats per token; of a mixture, the mean of its sources' by base weights."""
+    """Mean cross-entropy, nats per token or image; of a mixture, the mean of its sources' by base weights."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class Descent:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two checkpoints, OLD and NEW, compared as functions on the same text."""
+    """Two checkpoints, OLD and NEW, compared as functions on the same text or images."""
 
     dtype: ComparisonDtype
     num_sequences: int
-    context: int
-    """Tokens per sequence."""
+    """Of text, or images."""
+    context: int | None
+    """Tokens per sequence; None for images."""
 
     old: ComparedModel
     new: ComparedModel
@@ -66,7 +67,7 @@ class Comparison:
     lineage: Descent
 
     jump: float
-    """NEW's loss minus OLD's, nats per token."""
+    """NEW's loss minus OLD's, in nats."""
 
     relative_difference: float
     """The largest difference of two logits in units of OLD's largest logit (the plain difference if all of OLD's are
