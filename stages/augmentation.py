@@ -2,12 +2,21 @@
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from model.strict import Strict, example
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Alpha = Annotated[float, Field(ge=0.0, le=100.0)]
+
+
+def _rising(shares: list[float]) -> list[float]:
+    if len(shares) != 2 or not 0 < shares[0] <= shares[1]:
+        raise ValueError("must be two shares: the least, above 0, and then the most")
+    return shares
+
+
+Shares = Annotated[list[Share], AfterValidator(_rising)]
 
 
 class RandAugment(Strict):
@@ -26,7 +35,7 @@ class Augmentation(Strict):
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
-    crop: Annotated[list[Share] | None, Field(min_length=2, max_length=2), example([0.08, 1.0], "shares")] = None
+    crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
     """The least and the most share of the area in a random part of an image, with an aspect ratio from 3/4 to 4/3,
     which is resized to the model's size. By default the shorter side is resized and the centre cut out, as in
     evaluation."""

@@ -41,7 +41,7 @@ _KEYS_OF_A_CHOICE = (
 )
 """The path of a choice, its value (empty: any), and the keys that only mean something with it."""
 _OF_A_TEXT = (
-    *(f"data.{key}" for key in DataBlock.model_fields if key not in ("images", "workers")),
+    *(f"data.{key}" for key in DataBlock.model_fields if key != "images" and f"data.{key}" not in _OF_A_SOURCE),
     *(f"model.{key}" for key in ("vocab_size", "tie_embeddings", "rotary_fraction", "rotary_base", "rotary_scaling")),
     *(f"model.{key}" for key in ("attention_window", "full_attention_every")),
     "samples.prompts",
@@ -129,7 +129,8 @@ def _start(schedule: Schedule) -> Iterator[Row]:
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     key = "data.images.num_classes" if schedule.data.images else key
     entries = block.vocab_size or schedule.data.num_tokens
-    yield key, entries not in (None, model.vocab_size), f"must be {model.vocab_size}, {of_base}"
+    is_other = entries not in (None, model.vocab_size) and bool(schedule.data.images) == bool(model.image)
+    yield key, is_other, f"must be {model.vocab_size}, {of_base}"
     blocks = model.blocks if isinstance(model, TokenformerConfig) else ()
     sizes = [{getattr(block, name).num_tokens for name in PATTENTIONS if name != "ffn"} for block in blocks]
     uneven = any(len(of_a_block) > 1 for of_a_block in sizes)
@@ -139,7 +140,7 @@ def _start(schedule: Schedule) -> Iterator[Row]:
 def _texts(schedule: Schedule) -> Iterator[Row]:
     data, is_mixed = schedule.data, bool(schedule.data.mixture)
     names = [source.name for source in data.mixture]
-    is_missing = not (data.source or is_mixed or data.images)
+    is_missing = not (data.source or is_mixed or data.images or schedule.model.image)
     yield "data.source", is_missing, "is missing; set it, or name several texts in data.mixture, or set data.images"
     yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
     for index, name in enumerate(names):
@@ -163,8 +164,11 @@ def _images(schedule: Schedule) -> Iterator[Row]:
         field = type(_at(schedule, block)).model_fields[key]
         is_set = _at(schedule, path) != field.get_default(call_default_factory=True)
         yield path, is_set, "is for text; leave it out with data.images"
-    length = image.sequence_length
-    yield "training.sequence_length", schedule.contexts != [length], f"must be {length}, the data tokens of an image"
+    for path in ("training.sequence_length", *(f"stages.{i}.sequence_length" for i in range(len(schedule.stages)))):
+        is_other = _at(schedule, path) not in (None, image.sequence_length)
+        yield path, is_other, f"must be {image.sequence_length}, the data tokens of an image"
+    key = "data.images.validation_fraction"
+    yield key, images.validation and _is_set(schedule, key), "data.images.validation is set; drop one of the two"
 
 
 def _model(schedule: Schedule) -> Iterator[Row]:

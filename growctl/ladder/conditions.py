@@ -92,6 +92,7 @@ _READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer
 _CACHING = ("cache_bytes", "cache_dir", "retry_seconds")
 SAME_SAMPLES: dict[str, Any] = dict.fromkeys((*_READING_ALONE, *_CACHING), True)
 """The keys of `data` that change no sample, as pydantic's `exclude`."""
+SAME_SAMPLES["images"] = {"workers"}
 SAME_SAMPLES["mixture"] = {"__all__": {"approximate_tokens"}}
 
 

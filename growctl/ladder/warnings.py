@@ -158,8 +158,8 @@ def plan_notes(plan: Plan, runs_dir: Path | None = None) -> Iterator[str]:
 
 
 def _tokens_per_parameter(plan: Plan) -> Iterator[str]:
-    if plan.schedule.base and plan.schedule.base.tokens is None:
-        return  # how much the start checkpoint was trained is not known
+    if plan.schedule.data.images or (plan.schedule.base and plan.schedule.base.tokens is None):
+        return  # the optimum is one of text, or how much the start checkpoint was trained is not known
     last, below = plan.trunk[-1], plan.trunk[-1].tokens_per_parameter < OPTIMAL_TOKENS
     easy = ", and beats the last size from scratch too" if below and plan.controls else ""
     if not OPTIMAL_TOKENS / FAR <= last.tokens_per_parameter <= OPTIMAL_TOKENS * FAR:
@@ -175,6 +175,8 @@ def epoch_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     if used_up := exhausted(schedule, sizes.sources, with_controls=True):
         yield f"{schedule.name} cannot be trained: {used_up}."
         return
+    if schedule.data.images:
+        return  # usually read for hundreds of epochs
     often = {}
     for name, run in [(schedule.name, schedule), *((each.name, each.schedule) for each in plan_controls(schedule))]:
         last = plan_run(run)[-1]

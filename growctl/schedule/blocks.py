@@ -380,9 +380,11 @@ class Schedule(Block):
     @classmethod
     def _context_of_images(cls, data: Any) -> Any:
         """The context of a model of images is one image, so that a schedule may leave it out."""
-        model, training = (data.get(key) for key in ("model", "training")) if isinstance(data, dict) else (None, None)
-        if isinstance(model, dict) and isinstance(training, dict) and isinstance(model.get("image"), dict):
-            with suppress(ValueError):  # the block's own errors say more
-                length = ImageInput.model_validate(model["image"]).sequence_length
-                return data | {"training": {"sequence_length": length} | training}
-        return data
+        blocks: list[Any] = [data.get(key) for key in ("model", "data", "training")] if isinstance(data, dict) else []
+        if not blocks or not all(isinstance(block, dict) for block in blocks):
+            return data
+        image, images = blocks[0].get("image"), blocks[1].get("images")
+        length = 1  # of an image that is wrong or missing, whose own error says more
+        with suppress(ValueError):
+            length = ImageInput.model_validate(image).sequence_length
+        return data | {"training": {"sequence_length": length} | blocks[2]} if image or images else data

@@ -40,6 +40,11 @@ BASES: dict[str, dict[str, Any]] = {
         "stages.1.train_steps": None,
     }
     | ALONE,
+    "images": {
+        "data": {"images": {"source": "/images", "num_classes": 10}},
+        "model.image": {"size": 8, "patch": 4},
+        "training.sequence_length": DELETE,
+    },
     "decoder": DECODER,
     "one decoder": ONE_DECODER,
     "stack": DECODER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4},
@@ -101,6 +106,15 @@ mixed:
   data.mixture.1.name: [books]
   stages.1.mixture: [{}, {books: 0, code: 0}]
   stages.1.mixture.books: [-1, .inf]
+images:
+  data.include: ["*.txt"]
+  data.workers: [2]
+  data.images.augmentation.crop: [[0.5], [0.9, 0.5], [0, 1]]
+  data.images.validation_fraction: [0, 1]
+  model.image: [null, {size: 9, patch: 4}]
+  model.rotary_base: [500]
+  samples.prompts: [[a]]
+  training.sequence_length: [4]
 alone:
   stages.0.layers: [[0]]
   stages.1.layers: [[2], [1, 1], [], 1]
@@ -166,6 +180,10 @@ WRONG_TOGETHER = """
 - - base
   - {stages: [{name: a, train_steps: 3}, {name: b, train_steps: 3}]}
   - stages.0.attention_tokens stages.0.ffn_tokens
+# images
+- [images, {data.images.validation: /others, data.images.validation_fraction: 0.2}, data.images.validation_fraction]
+- [images, {data.images: DELETE}, data.images]
+- [images, {data.tokenizer: gpt2}, data.tokenizer]
 # growth
 - [base, {growth: {preset: official, allow_jump: false}}, growth.preset]
 - [base, {growth: {preset: paper-appendix, init: random, moments: reset}}, growth.preset]
