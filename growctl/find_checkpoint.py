@@ -71,21 +71,21 @@ def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     Raises UserError if there is none, or if `given` is damaged or cannot be read with the checkpoint's vocabulary.
     """
     from stages.data.errors import DataError  # slow, and finding a checkpoint must not be
-    from stages.images.either import require_whole
+    from stages.images.either import verify_any_dataset
 
     manifest = read_manifest(checkpoint)
     if given is not None:
         from stages.grow.compare import require_readable  # imports torch
 
         require_readable(given, checkpoint, manifest)
-        require_whole(given)
+        verify_any_dataset(given, hashes=False)
         return given
     fingerprint = manifest.dataset_fingerprint
     here = RunsPaths(runs_dir)
     above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
     for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
         try:
-            if require_whole(dataset).fingerprint == fingerprint:
+            if verify_any_dataset(dataset, hashes=False).fingerprint == fingerprint:
                 return dataset
         except DataError:
             continue

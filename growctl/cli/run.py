@@ -160,10 +160,13 @@ def prepare(
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.sources import prepare_data
     from growctl.text.console import Terminal
+    from model.errors import UserError
     from stages.corpus.tasks import Progress
     from stages.images.either import read_any_manifest
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
+    if loaded.data.images and executor != "local":
+        raise UserError(f"--executor {executor}: is for text; images are prepared on this machine")
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     with make_screen(Terminal(stderr=True)) as screen:

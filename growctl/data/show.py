@@ -27,7 +27,7 @@ from stages.data.documents import document_lengths
 from stages.data.samples import TrainingSamples
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array
-from stages.images.either import require_whole
+from stages.images.either import verify_any_dataset
 from stages.stage_dir import TOKENIZER_NAME
 
 PERCENTILES = {"shortest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "longest": 100}
@@ -73,7 +73,7 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
     it is no dataset or damaged, UserError if it is not prepared or has no such sample.
     """
     directory, schedule = _find(reference, overrides, RunsPaths(runs_dir))
-    manifest = require_whole(directory)
+    manifest = verify_any_dataset(directory, hashes=False)
     if not isinstance(manifest, DatasetManifest):
         raise UserError(f"{directory} has images; data show reads datasets of text")
     if sample is not None and schedule is None:

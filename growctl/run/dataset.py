@@ -114,8 +114,12 @@ class RunDataset:
         """
         screen, log = self.screen, self.runs.datasets_log
         progress = Progress(log, screen.preparing, screen.preparing_work, screen.message)
+        if images := self.schedule.data.images:
+            from stages.images.pixels import Augmenter  # needs the extra for images
+
+            Augmenter(images.augmentation, size=1)  # raises UserError if the workers could not augment
         dataset = prepare_data(self.schedule.data, self.runs.datasets, progress)
-        if not self.schedule.data.images:
+        if not images:
             self._check_text(dataset)
         for warning in dataset_warnings(self.schedule, known_sizes(self.schedule, self.runs.directory)):
             screen.message(f"warning: {warning}")

@@ -14,10 +14,10 @@ from model.errors import UserError
 from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import verify_checkpoint
 from stages.counted import counted
-from stages.data.dataset import verify_dataset
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import SPLITS
 from stages.grow.comparison import Comparison, Descent
+from stages.images.either import holds_images, verify_any_dataset
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -96,7 +96,7 @@ def check(target: CheckedFile, on_bytes: OnBytes = lambda num_bytes: None) -> Ch
         if target.kind == "checkpoint":
             verify_checkpoint(path, on_bytes=read)
         elif target.kind == "dataset":
-            verify_dataset(path, on_bytes=read)
+            verify_any_dataset(path, on_bytes=read)
         elif target.kind == "ledger":
             Ledger(path, read_only=True).close()
         elif target.kind == "schedule":
@@ -131,8 +131,8 @@ def _below(folder: Path) -> Iterator[CheckedFile]:
 
 
 def _kind(directory: Path) -> Literal["checkpoint", "dataset"]:
-    has_tokens = any((directory / split).is_dir() for split in SPLITS)
-    is_dataset = directory.parent.name == DATASETS or has_tokens or directory.name.startswith(MIXTURE_PREFIX)
+    has_samples = any((directory / split).is_dir() for split in SPLITS) or holds_images(directory)
+    is_dataset = directory.parent.name == DATASETS or has_samples or directory.name.startswith(MIXTURE_PREFIX)
     return "dataset" if is_dataset else "checkpoint"
 
 
@@ -144,12 +144,13 @@ def section(comparison: Comparison) -> Section:
         f"{comparison.verdict}: the largest difference is {share} of the largest logit, the limit in "
         f"{comparison.dtype} is {limit}{promise}"
     )
-    old, new = comparison.old, comparison.new
+    old, new, context = comparison.old, comparison.new, comparison.context
+    kind, size = ("text", f" x {counted(context, 'token')}") if context else ("images", "")
     facts = (
         ("OLD", f"{old.path} ({short_count(old.num_parameters)} parameters)"),
         ("NEW", f"{new.path} ({short_count(new.num_parameters)} parameters)"),
         ("lineage", _descent_words(comparison.lineage)),
-        ("text", f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"),
+        (kind, f"{comparison.num_sequences}{size} of {comparison.dataset.name}"),
         ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats, a jump of {comparison.jump:+.1e}"),
     )
     return Section("comparison", "", (Facts(facts), Paragraph(verdict, "strong")))

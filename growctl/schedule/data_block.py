@@ -20,7 +20,7 @@ from stages.data.spec import (
     SourceSpec,
 )
 from stages.images.dataset import images_in_one_spelling
-from stages.images.spec import DIGITS, ImageSpec
+from stages.images.spec import ImageSpec
 from stages.spec import Packing
 
 MOST_SOURCES = 256
@@ -78,11 +78,6 @@ class ImagesBlock(ImageSpec):
     def spec(self) -> ImageSpec:
         """What to prepare."""
         return ImageSpec(**self.model_dump(include=set(ImageSpec.model_fields)))
-
-    def places(self) -> dict[str, str]:
-        """The keys that name images outside growctl, with their values."""
-        places = {"source": self.source, "validation": self.validation}
-        return {key: place for key, place in places.items() if place and place != DIGITS}
 
 
 class DataBlock(DataSpec):

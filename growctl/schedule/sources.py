@@ -25,6 +25,7 @@ from stages.data.errors import DataError
 from stages.data.spec import SourceSpec
 from stages.images.dataset import prepared_images
 from stages.images.either import AnyManifest
+from stages.images.spec import DIGITS, in_braces
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
 if TYPE_CHECKING:
@@ -136,8 +137,9 @@ def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
     """The message for the first local text, tokenizer or folder of images that is missing and was not prepared; None if
     all are there."""
     if data.images:
-        reasons = ((key, missing_source(place)) for key, place in data.images.places().items())
-        found = [f"data.images.{key}: {reason}" for key, reason in reasons if reason]
+        named = [(key, place) for key in ("source", "validation") if (place := getattr(data.images, key))]
+        paths = ((key, path) for key, place in named if place != DIGITS for path in in_braces(place))
+        found = [f"data.images.{key}: {reason}" for key, path in paths if (reason := missing_source(path))]
         return found[0] if found and next(prepared_data(data, datasets_dir), None) is None else None
     for index, spec in enumerate(data.specs):
         if (missing := missing_text(spec)) and next(prepared_datasets(spec, datasets_dir), None) is None:

@@ -1,9 +1,9 @@
-"""A dataset of images: a directory with a manifest, and the checks of its files against it.
+"""A dataset of images: a directory with a manifest.
 
 <datasets_dir>/<name>-<key>/
-    train/00000.images, 00000.images.index, ...    the images' own encoded bytes, one after another; INDEX of each
-    validation/00000.images, ...
-    manifest.json                                  written last
+    train.images, validation.images    the images' own encoded bytes, one after another
+    train.index, validation.index      INDEX of each
+    manifest.json                      written last
 """
 
 import hashlib
@@ -19,16 +19,7 @@ from model.strict import Strict
 from stages.corpus.location import one_spelling
 from stages.corpus.prepared import newest_first
 from stages.counted import counted
-from stages.data.dataset import (
-    HASHED_BYTES,
-    Amount,
-    DatasetFile,
-    OnProgress,
-    PreparedManifest,
-    read_prepared,
-    require_files,
-    require_fingerprint,
-)
+from stages.data.dataset import Amount, DatasetFile, PreparedManifest, read_prepared
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, SplitName
 from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec
@@ -67,31 +58,13 @@ class ImageManifest(PreparedManifest):
 
     @property
     def computed_fingerprint(self) -> str:
-        return image_fingerprint(self.splits)
-
-
-def image_fingerprint(splits: dict[SplitName, ImageSplit]) -> str:
-    """The fingerprint of a dataset of images: a sha256 over its files."""
-    hashes = [[file.sha256 for file in splits[split].files] for split in SPLITS]
-    return hashlib.sha256(json.dumps(["images", hashes]).encode()).hexdigest()
+        hashes = [[file.sha256 for file in self.splits[split].files] for split in SPLITS]
+        return hashlib.sha256(json.dumps(["images", hashes]).encode()).hexdigest()
 
 
 def read_image_manifest(dataset_dir: Path) -> ImageManifest:
     """The manifest of a dataset of images. Raises DataError if there is none or it cannot be read."""
     return read_prepared(dataset_dir, ImageManifest)
-
-
-def check_images(dataset_dir: Path, on_progress: OnProgress | None = None) -> ImageManifest:
-    """Verifies a dataset, with the hashes of its files if it is no larger than HASHED_BYTES. Returns its manifest.
-
-    Raises DataError that names the first file that is missing, differs, or is a link out of the directory.
-    """
-    manifest = read_image_manifest(dataset_dir)
-    require_fingerprint(dataset_dir, manifest)
-    if on_progress:
-        on_progress("checking the dataset", None)
-    require_files(dataset_dir, manifest.files, hashes=sum(file.bytes for file in manifest.files) <= HASHED_BYTES)
-    return manifest
 
 
 def prepared_images(spec: ImageSpec, datasets_dir: Path) -> Iterator[tuple[Path, ImageManifest]]:

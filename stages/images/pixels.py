@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from model.errors import UserError
 from stages.augmentation import Augmentation
+
+try:
+    from PIL import Image
+except ModuleNotFoundError as error:
+    raise UserError("images need Pillow: pip install 'growctl[images]'") from error
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -25,8 +29,11 @@ MAGNITUDES = 31
 
 
 def decoded(encoded: bytes, channels: int = 3) -> Image.Image:
-    """The image in the bytes of a file: RGB, or with one channel its luminance. Raises what Pillow raises."""
+    """The image in the bytes of a file: RGB, or with one channel its luminance. Raises what Pillow raises, and
+    ValueError for more than 8 bits a channel, which Pillow would clip."""
     with Image.open(BytesIO(encoded)) as picture:
+        if picture.mode[0] in "IF":
+            raise ValueError(f"mode {picture.mode}: more than 8 bits a channel")
         return picture.convert("RGB" if channels == 3 else "L")
 
 

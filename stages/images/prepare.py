@@ -8,16 +8,15 @@ import glob
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import UnidentifiedImageError
 
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.files import list_files, write_file
@@ -29,18 +28,18 @@ from stages.corpus.records import BadRecord, open_unpacked, webdataset_samples
 from stages.corpus.tasks import Meter, Progress
 from stages.counted import counted
 from stages.data.dataset import DatasetFile, dataset_manifest_bytes
-from stages.data.errors import DataError, Interrupted, reading, reason
+from stages.data.errors import DataError, Interrupted, Unreadable, reading, reason
 from stages.data.spec import SPLITS, SplitName
 from stages.images.dataset import (
     INDEX,
     ImageManifest,
     ImageSplit,
-    check_images,
-    image_fingerprint,
     images_in_one_spelling,
+    prepared_images,
 )
+from stages.images.either import check_any_dataset
 from stages.images.pixels import decoded
-from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec
+from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec, in_braces
 from stages.stage_dir import MANIFEST_NAME
 
 ENDINGS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
@@ -51,11 +50,21 @@ def prepare_images(spec: ImageSpec, datasets_dir: Path, *, progress: Progress | 
     """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
     Decodes every image once. A damaged dataset is set aside and prepared again; a second process that needs the same
-    one waits for the first. Raises DataError for every error that the user can fix, and DiskFull if the disk is full;
-    nothing is left behind then.
+    one waits for the first. If a source cannot be opened, the newest dataset of the same `spec` is enough.
+
+    Raises DataError for every error that the user can fix, and DiskFull if the disk is full; nothing is left behind
+    then.
     """
     progress, spec = progress or Progress(), images_in_one_spelling(spec)
-    sources = _open_sources(spec)
+    try:
+        sources = _open_sources(spec)
+    except Unreadable as error:
+        for path, _ in prepared_images(spec, datasets_dir):
+            with suppress(DataError):
+                check_any_dataset(path, progress.on_progress)
+                progress.tell(f"{path}, prepared with these settings, is used without comparing its images: {error}")
+                return path
+        raise
     content = [[file[1:] for file in source.files] for source in sources]
     key = hashlib.sha256(json.dumps([spec.model_dump(exclude={*NOT_CONTENT}), content]).encode()).hexdigest()[:12]
     target = datasets_dir / f"{plain_name(spec.source)}-{key}"
@@ -69,7 +78,7 @@ def prepare_images(spec: ImageSpec, datasets_dir: Path, *, progress: Progress | 
             publish_directory(target)
         progress.say(f"prepared {target.name}", 1.0)
 
-    make_once(target, lambda path: check_images(path, progress.on_progress), write, progress)
+    make_once(target, lambda path: check_any_dataset(path, progress.on_progress), write, progress)
     return target
 
 
@@ -108,7 +117,7 @@ def _open(key: str, source: str, spec: ImageSpec) -> Source:
         with reading(key):
             fs, files, _ = any_files(key, path)
         if not files:
-            raise DataError(f"{key}: {missing_source(path) or f'there is nothing at {path!r}'}")
+            raise Unreadable(f"{key}: {missing_source(path) or f'there is nothing at {path!r}'}")
         found += files
     if shards := tuple(file for file in found if kind_of(file.name) == "WebDataset"):
         return Source(key, fs, shards, ())
@@ -124,16 +133,6 @@ def _open(key: str, source: str, spec: ImageSpec) -> Source:
             f"data.images.num_classes: {spec.num_classes}, but {key} has {counted(len(folders), 'class folder')}"
         )
     return Source(key, fs, images, tuple(sorted(folders)))
-
-
-def in_braces(paths: str) -> list[str]:
-    """The paths that lists and ranges in braces stand for: `{a,b}`, `{000..146}`."""
-    braces = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", paths)
-    if not braces:
-        return [paths]
-    first, last, names = braces.groups()
-    parts = names.split(",") if names else [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
-    return [path for part in parts for path in in_braces(paths[: braces.start()] + part + paths[braces.end() :])]
 
 
 def _images(source: Source, meter: Meter) -> Iterator[Found]:
@@ -172,7 +171,7 @@ def _checked(key: str, num_classes: int, image: Found) -> tuple[bytes, int] | Ba
     try:
         decoded(encoded)
     except Exception as error:  # each format has its own
-        why = "no format that Pillow reads" if isinstance(error, UnidentifiedImageError) else reason(error)
+        why = "no format that Pillow reads" if type(error).__name__ == "UnidentifiedImageError" else reason(error)
         return BadRecord("no image", place, f"{key} is no image ({why}); {way_out}")
     if isinstance(label, bytes) and not label.strip().isdigit():
         return BadRecord("no class", place, f"{key} has no number of a class in a .cls; {way_out}")
@@ -217,10 +216,11 @@ def _write_dataset(spec: ImageSpec, sources: list[Source], staging: Path, progre
         names = (f"{split}.images", f"{split}.index")
         files = (DatasetFile(name=name, bytes=written[name].bytes, sha256=written[name].sha256) for name in names)
         splits[split] = ImageSplit(num_images=len(rows[split]), files=tuple(files))
-    return ImageManifest(
+    manifest = ImageManifest(
         spec=spec,
         classes=sources[0].folders or tuple(map(str, range(spec.num_classes))),
         splits=splits,
         skipped=skipped.records,
-        fingerprint=image_fingerprint(splits),
+        fingerprint="",
     )
+    return manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint})

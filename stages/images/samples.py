@@ -9,10 +9,9 @@ Shapes: B batch, C channels, H height, W width, K classes.
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL.Image import Image
 
 from model.config import ImageInput
 from stages.augmentation import Augmentation
@@ -23,6 +22,9 @@ from stages.data.spec import SplitName
 from stages.data.tokens import Int64Array, mapped
 from stages.images.dataset import INDEX, read_image_manifest
 from stages.images.pixels import Augmenter, FloatArray, centre, decoded, scaled
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class StoredImages:
@@ -38,7 +40,7 @@ class StoredImages:
         self.labels = index["label"].astype(np.int64)
         """The class of each image."""
 
-    def picture(self, number: int, channels: int) -> Image:
+    def picture(self, number: int, channels: int) -> "Image":
         """One image, decoded. Raises DataError if it is damaged."""
         with reading(f"image {number} of {self._opened[1]} in {self._opened[0]}", "prepare the dataset again"):
             return decoded(self._bytes[self._ends[number] : self._ends[number + 1]].tobytes(), channels)

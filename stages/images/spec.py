@@ -1,5 +1,6 @@
 """The `data.images:` block of a schedule: which images, and how they are read. Imports nothing slow."""
 
+import re
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
@@ -25,7 +26,7 @@ class ImageSpec(Strict):
     each sample of a shard has an image and its class, counted from 0, in a `.cls` or a `.cls.txt`. Only files with the
     ending of an image count."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """The images to validate on, in the same form and with the same classes; by default a part of `images`."""
+    """The images to validate on, in the same form and with the same classes; by default a part of `source`."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
     """Without `validation`: the share of `images` held out for it. A hash of their bytes selects them, so the split is
     the same on every machine, and equal images are always in the same split."""
@@ -40,3 +41,13 @@ class ImageSpec(Strict):
     """Threads that read and check the images; by default two per core. This changes only the time."""
 
     _most_bad_records_needs_skip = model_validator(mode="after")(require_skip)
+
+
+def in_braces(paths: str) -> list[str]:
+    """The paths that lists and ranges in braces stand for: `{a,b}`, `{000..146}`."""
+    braces = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", paths)
+    if not braces:
+        return [paths]
+    first, last, names = braces.groups()
+    parts = names.split(",") if names else [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
+    return [path for part in parts for path in in_braces(paths[: braces.start()] + part + paths[braces.end() :])]

@@ -88,14 +88,28 @@ def test_report_eval_and_verify_measure_what_the_run_measured(undisturbed: Kille
     assert (
         document(undisturbed, "verify", finals[0], initial, "--sequences", "8")["comparison"]["verdict"] == "preserved"
     )
-    assert document(undisturbed, "inspect", finals[1])["models"][0]["num_parameters"]
+    assert document(undisturbed, "inspect", finals[1])["text"]["context"] is None
+    assert all(each["whole"] for each in document(undisturbed, "verify", "--integrity", undisturbed.runs)["integrity"])
 
 
 def test_what_needs_text_or_other_classes_is_refused(undisturbed: KilledRun, tmp_path: Path) -> None:
     final = undisturbed.directory / "stages/1-large/final"
-    assert "is a model of images" in document(undisturbed, "generate", final, "a", expect=2)
-    [dataset] = (undisturbed.runs / ".datasets").glob("sklearn-digits-*/")
-    assert "has images" in document(undisturbed, "data", "show", dataset, expect=2)
+    for words, message in (
+        (("generate", final, "a"), "is a model of images"),
+        (("eval", final, "--text", __file__), "--text is for models of text"),
+        (("eval", final, "--split", "validation", "--context", 4), "--context is for models of text"),
+        (("inspect", final, "--context", 4), "--context is for models of text"),
+        (("verify", final, final, "--context", 4), "--context is for models of text"),
+        (("export", final, tmp_path / "out", "--context-length", 4), "--context-length is for models of text"),
+        (("init", "--from", final, "--params", "2x"), "is a model of images"),
+        (("prepare", undisturbed.schedule, "--executor", "ray"), "images are prepared on this machine"),
+        (("data", "show", undisturbed.schedule), "has images; data show reads"),
+        (
+            ("run", undisturbed.schedule, "data.images.augmentation.crop=[0.5,1]"),
+            "data.images.augmentation.crop.0 = 0.5, but it was started with 0.6",
+        ),
+    ):
+        assert message in document(undisturbed, *words, expect=2)
     other = tmp_path / "other.yaml"
     other.write_text(f"start: {{checkpoint: {final}}}" + SCHEDULE.replace("num_classes: 10", "num_classes: 9"))
     assert "data.images.num_classes" in document(undisturbed, "validate", other, expect=2)

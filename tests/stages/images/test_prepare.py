@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,10 +18,11 @@ from sklearn.datasets import load_digits
 from stages.data.errors import DataError, Interrupted
 from stages.data.spec import SPLITS, SplitName
 from stages.images import prepare as prepare_module
-from stages.images.dataset import INDEX, check_images, prepared_images, read_image_manifest
+from stages.images.dataset import INDEX, prepared_images, read_image_manifest
+from stages.images.either import check_any_dataset
 from stages.images.pixels import decoded
-from stages.images.prepare import in_braces, prepare_images
-from stages.images.spec import DIGITS, ImageSpec
+from stages.images.prepare import prepare_images
+from stages.images.spec import DIGITS, ImageSpec, in_braces
 from tests.stages.unfinished import left
 
 CLASSES = ("ant", "bee", "cat")
@@ -89,7 +91,7 @@ def folders(directory: Path) -> list[str]:
 def test_the_digits_are_prepared_once_with_every_pixel_and_class(tmp_path):
     spec = ImageSpec(source=DIGITS, num_classes=10, workers=3)
     dataset, digits = prepare_images(spec, tmp_path), load_digits()
-    manifest = check_images(dataset)
+    manifest = check_any_dataset(dataset)
     levels = (digits.images * 255 / 16).round().astype(np.uint8)
     found = Counter((np.asarray(decoded(data, 1)).tobytes(), label) for data, label in everything(dataset).elements())
     assert found == Counter(zip(map(np.ndarray.tobytes, levels), digits.target.tolist(), strict=True))
@@ -156,6 +158,7 @@ def cut_shard(root: Path) -> None:
 PNG, NO_CLASS = encoded(1), r"a\.tar sample x/y has no number of a class in a \.cls; repair or remove"
 REFUSED: list[tuple[Callable[[Path], object], dict[str, Any], str]] = [
     (broken_jpeg, {}, r"images\.source: .*bee/005\.jpeg is no image \(.*truncated.*\); repair or remove"),
+    (lambda root: Image.new("I;16", (4, 4)).save(root / "ant/x.png"), {}, r"ant/x\.png is no image \(mode I;16: more"),
     (
         lambda root: (root / "bee/x.png").write_bytes(b"?"),
         {},
@@ -219,9 +222,12 @@ def test_a_damaged_dataset_is_set_aside_and_prepared_again_and_changed_images_ma
     manifest, images = read_image_manifest(dataset), dataset / "train.images"
     images.write_bytes(b"?" + images.read_bytes()[1:])
     with pytest.raises(DataError, match=r"is damaged: train\.images does not have the hash in the manifest"):
-        check_images(dataset)
+        check_any_dataset(dataset)
     assert prepare_images(spec_of(root), datasets) == dataset
-    assert check_images(dataset) == manifest
+    assert check_any_dataset(dataset) == manifest
     assert folders(datasets) == [f"broken-{dataset.name}", dataset.name]
+    shutil.move(root, tmp_path / "gone")
+    assert prepare_images(spec_of(root), datasets) == dataset, "whose source is not there to compare"
+    shutil.move(tmp_path / "gone", root)
     (root / "cat/new.png").write_bytes(PNG)
     assert prepare_images(spec_of(root), datasets) != dataset
