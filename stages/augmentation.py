@@ -11,12 +11,12 @@ Alpha = Annotated[float, Field(ge=0.0, le=100.0)]
 
 
 def _rising(shares: list[float]) -> list[float]:
-    if len(shares) != 2 or not 0 < shares[0] <= shares[1]:
-        raise ValueError("must be two shares: the least, above 0, and then the most")
+    if not 0 < shares[0] <= shares[1]:
+        raise ValueError("must be the least share, above 0, and then the most")
     return shares
 
 
-Shares = Annotated[list[Share], AfterValidator(_rising)]
+Shares = Annotated[list[Share], Field(min_length=2, max_length=2), AfterValidator(_rising)]
 
 
 class RandAugment(Strict):

@@ -20,7 +20,7 @@ _WORDING = {
     "bool_type": "must be true or false",
     "dict_type": "must be a block of keys",
     "list_type": "must be a list",
-    "too_short": "must have at least one entry",
+    "too_short": "must have {min_length} or more entries",
     "invalid_key": "must be text",
 }
 """Our wording of pydantic's errors about Python types. The other types keep pydantic's: `must be greater than 0`."""
@@ -53,7 +53,8 @@ def _of_alternatives(error: ValidationError) -> list[tuple[tuple[int | str, ...]
     found: dict[tuple[int | str, ...], list[tuple[tuple[int | str, ...], str, Any, str]]] = {}
     for problem in error.errors(include_url=False):
         location, kind = problem["loc"], problem["type"]
-        reason = _WORDING.get(kind) or re.sub(r"^\w+ should", "must", problem["msg"])
+        wording = _WORDING.get(kind, "").format(**problem.get("ctx", {}))
+        reason = wording or re.sub(r"^\w+ should", "must", problem["msg"])
         reason = str(problem["ctx"]["error"]) if kind == "value_error" else reason
         keys = tuple(key for key in location if not _ALTERNATIVE.fullmatch(str(key)))
         whole = next((location[:at] for at, key in enumerate(location) if key not in keys), location)
