@@ -4,14 +4,14 @@ Pydantic has accepted every single value before (growctl/schedule/). Errors read
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from pydantic import BaseModel
 
 from growctl.ladder.conditions import model_shape
-from growctl.ladder.controls import of_depth, plan_controls
-from growctl.ladder.sizes import Growth, StageModels, growth_of, num_layers, stage_models, tokens_so_far
+from growctl.ladder.controls import of_depth
+from growctl.ladder.sizes import Growth, growth_of, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import finished_models, plan_stages, stage_steps, step_costs
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import DECODER_KEYS, SHARED_KEYS, Schedule
@@ -48,41 +48,20 @@ _OF_A_TEXT = (
 )
 _OF_A_START = ("family", "num_layers", *SHARED_KEYS)
 """Keys of `model` that must be those of the start checkpoint."""
-_OF_OLD_TOKENS = ("growth.old_tokens", "growth.lr_scale", "growth.weight_decay", "growth.rewarmup.of")
 _NAME_TAKEN = "another one has that name; each needs its own"
 
 
 def check_combinations(schedule: Schedule) -> list[str]:
     """One line per combination of values that does not fit together; empty if the schedule is valid."""
     for tables in _TABLES:
-        rows = [row for table in tables for row in table(schedule)]
-        if lines := [_line(schedule, path, allowed) for path, is_wrong, allowed in rows if is_wrong]:
+        lines = []
+        for path, is_wrong, allowed in chain.from_iterable(table(schedule) for table in tables):
+            if is_wrong:
+                value = _at(schedule, path)
+                lines.append(problem_line([path], ... if isinstance(value, BaseModel | None) else value, allowed))
+        if lines:
             return list(dict.fromkeys(lines))
     return []
-
-
-def check_controls(schedule: Schedule) -> list[str]:
-    """One line per control whose generated schedule is invalid. `schedule` itself must be valid.
-
-    Kept apart from `check_combinations`, so that the schedule of a run stays readable if a control cannot run.
-    """
-    lines = []
-    for index, block in enumerate(schedule.controls):
-        alone = schedule.model_copy(update={"controls": [block]})
-        try:
-            reasons = [reason for control in plan_controls(alone) for reason in check_combinations(control.schedule)]
-        except UserError as error:
-            reasons = [str(error)]
-        if reasons:
-            allowed = f"cannot be run for this ladder, leave it out: {reasons[0]}"
-            lines.append(_line(schedule, f"controls.{index}.kind", allowed))
-    return lines
-
-
-def _line(schedule: Schedule, path: str, allowed: str) -> str:
-    value = _at(schedule, path)
-    is_shown = value is not None and not isinstance(value, BaseModel)
-    return problem_line([path], value if is_shown else ..., allowed)
 
 
 def _at(block: Any, path: str) -> Any:
@@ -98,17 +77,17 @@ def _at(block: Any, path: str) -> Any:
 def _is_set(schedule: Schedule, path: str) -> bool:
     """Whether the key at a dotted path has another value than its default."""
     block, _, key = path.rpartition(".")
-    return bool(_at(schedule, path) != type(_at(schedule, block)).model_fields[key].default)
+    field = type(_at(schedule, block)).model_fields[key]
+    return bool(_at(schedule, path) != field.get_default(call_default_factory=True))
 
 
 def _choices(schedule: Schedule) -> Iterator[Row]:
     """Keys of a choice that the schedule does not make."""
     for choice, wanted, keys in _KEYS_OF_A_CHOICE:
         value = _at(schedule, choice)
-        if value in (wanted, None) if wanted else value:
-            continue
+        unmet = value not in (wanted, None) if wanted else not value
         for path in (key.replace("N", str(i)) for key in keys for i in range(len(schedule.stages))):
-            yield path, _is_set(schedule, path), f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
+            yield path, unmet and _is_set(schedule, path), f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
 
 
 def _start(schedule: Schedule) -> Iterator[Row]:
@@ -138,17 +117,16 @@ def _start(schedule: Schedule) -> Iterator[Row]:
 
 
 def _texts(schedule: Schedule) -> Iterator[Row]:
-    data, is_mixed = schedule.data, bool(schedule.data.mixture)
-    names = [source.name for source in data.mixture]
-    is_missing = not (data.source or is_mixed or data.images or schedule.model.image)
+    data, names = schedule.data, [source.name for source in schedule.data.mixture]
+    is_missing = not (data.source or names or data.images or schedule.model.image)
     yield "data.source", is_missing, "is missing; set it, or name several texts in data.mixture, or set data.images"
-    yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
+    yield "data.source", data.source and names, "data.mixture names texts too; drop one (override: ~data.source)"
     for index, name in enumerate(names):
         yield f"data.mixture.{index}.name", name in names[:index], _NAME_TAKEN
     for index, stage in enumerate(schedule.stages):
         here, weights = f"stages.{index}.mixture", stage.mixture
         yield here, weights and not any(weights.values()), "all weights are 0; set at least one above 0"
-        for name in weights or () if is_mixed else ():
+        for name in weights or () if names else ():
             allowed = f"must be one of {', '.join(names)}, the sources of data.mixture{did_you_mean(name, names)}"
             yield f"{here}.{name}", name not in names, allowed
 
@@ -160,10 +138,7 @@ def _images(schedule: Schedule) -> Iterator[Row]:
     if not image or not images:
         return
     for path in _OF_A_TEXT:
-        block, _, key = path.rpartition(".")
-        field = type(_at(schedule, block)).model_fields[key]
-        is_set = _at(schedule, path) != field.get_default(call_default_factory=True)
-        yield path, is_set, "is for text; leave it out with data.images"
+        yield path, _is_set(schedule, path), "is for text; leave it out with data.images"
     for path in ("training.sequence_length", *(f"stages.{i}.sequence_length" for i in range(len(schedule.stages)))):
         is_other = _at(schedule, path) not in (None, image.sequence_length)
         yield path, is_other, f"must be {image.sequence_length}, the data tokens of an image"
@@ -284,8 +259,7 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
     growth, rate, ends_early = schedule.growth, schedule.learning_rate, schedule.growth.when == "slope"
     if growth.preset != "custom" and (departures := growth.departures(growth.preset)):
         wanted = ", ".join(f"{key} = {value!r}" for key, value in departures.items())
-        allowed = f"sets {wanted}; drop your values (as an override: ~growth.KEY), or set preset to custom"
-        yield "growth.preset", True, allowed
+        yield "growth.preset", True, f"sets {wanted}; drop your values (override: ~growth.KEY), or set preset to custom"
         return
     yield "growth.slope", ends_early and growth.slope is None, "is missing; growth.when = 'slope' needs it"
     undecayed = (rate.shape, rate.span) == ("wsd", "ladder")
@@ -295,26 +269,12 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
         yield "growth", reason, reason or ""
 
 
-def _decoder_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[Row]:
-    growth, widens = schedule.growth, any(each.growth.widen > 1 for each in models)
-    noisy = growth.copy_noise and not widens
-    yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
-    named = growth.preset in ("official", "paper-appendix")
-    yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
-    for path in () if named or growth.copy_noise else ("growth.init", "growth.tau"):
-        yield path, _is_set(schedule, path), "is for a tokenformer; what is new in a decoder writes zeros"
-    for path in _OF_OLD_TOKENS if widens else ():
-        yield path, _is_set(schedule, path), "tells old from new; a decoder that grows in width has no old tokens"
-
-
 def _controls(schedule: Schedule) -> Iterator[Row]:
     kinds = [control.kind for control in schedule.controls]
-    unnamed = bool(kinds and schedule.name) and not RUN_NAME.fullmatch(str(schedule.name))
-    yield "name", unnamed, f"must be {NAME_ALLOWED}"
-    needs = list(_needs_of_controls(schedule)) if kinds else []
+    yield "name", kinds and schedule.name and not RUN_NAME.fullmatch(schedule.name), f"must be {NAME_ALLOWED}"
     for index, control in enumerate(schedule.controls):
         here, kind, depths = f"controls.{index}", control.kind, {*control.depths}
-        for of_kind, is_impossible, needed in needs:
+        for of_kind, is_impossible, needed in _needs_of_controls(schedule):
             yield f"{here}.kind", kind == of_kind and is_impossible, f"needs {needed}"
         yield f"{here}.kind", kind in kinds[:index], "is already in the list; give that entry all the budgets"
         for key, digits in (("budgets", 6), ("peaks", 3), ("depths", 4)):
@@ -346,9 +306,8 @@ def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     yield each_size, rate.shape == "wsd" and not rate.decay, "learning_rate.decay above 0, so that controls decay"
     too_few = len(finished_models(schedule, plan_stages(schedule))) < 2
     yield each_size, too_few, "a ladder with finished models of two sizes or more; set releases to all"
-    deepens = any(each.growth.new_layers for each in models)
-    is_official = not schedule.growth.departures("official")
-    impossible = not is_tokenformer or deepens or is_official or not any(each.is_grown for each in models)
+    tokens_alone = any(each.is_grown for each in models) and not any(each.growth.new_layers for each in models)
+    impossible = not (is_tokenformer and tokens_alone and schedule.growth.departures("official"))
     yield "official-growth", impossible, "a tokenformer that grows, by tokens alone and by another policy"
 
 
@@ -370,17 +329,26 @@ def _models(schedule: Schedule) -> Iterator[Row]:
 
 
 def _growths(schedule: Schedule) -> Iterator[Row]:
-    models = list(stage_models(schedule))
+    growth, models = schedule.growth, list(stage_models(schedule))
     reads = [(schedule.batch_of(index), schedule.weights_of(index)) for index in range(len(models))]
     for index in range(1, len(models)):
         repeats = not models[index].is_grown and reads[index] == reads[index - 1]
         allowed = "has the size, batch, context and mixture of the stage before; merge them, or change one"
         yield f"stages.{index}", repeats, allowed
-    if schedule.model.family == "decoder":
-        yield from _decoder_growth(schedule, models) if any(each.is_grown for each in models) else ()
-        return
-    is_official = schedule.growth.preset == "official" and any(each.growth.new_layers for each in models)
-    yield "growth.preset", is_official, "the official code cannot add layers; use custom"
+    if schedule.model.family == "tokenformer":
+        is_official = growth.preset == "official" and any(each.growth.new_layers for each in models)
+        yield "growth.preset", is_official, "the official code cannot add layers; use custom"
+    elif any(each.is_grown for each in models):
+        widens = any(each.growth.widen > 1 for each in models)
+        noisy = growth.copy_noise and not widens
+        yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
+        named = growth.preset in ("official", "paper-appendix")
+        yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
+        for path in () if named or growth.copy_noise else ("growth.init", "growth.tau"):
+            yield path, _is_set(schedule, path), "is for a tokenformer; what is new in a decoder writes zeros"
+        of_old = ("growth.old_tokens", "growth.lr_scale", "growth.weight_decay", "growth.rewarmup.of")
+        for path in of_old if widens else ():
+            yield path, _is_set(schedule, path), "tells old from new; a decoder that grows in width has no old tokens"
 
 
 def _ladder_budget(schedule: Schedule) -> Iterator[Row]:

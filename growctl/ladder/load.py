@@ -13,12 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.ladder.checks import check_combinations, check_controls
+from growctl.ladder.checks import check_combinations
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.datasets import DatasetSizes, exhausted, known_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.data_block import DataBlock
-from growctl.schedule.errors import ScheduleError, describe, several
+from growctl.schedule.errors import ScheduleError, describe, problem_line, several
 from growctl.schedule.files import fill_in_corpora, find_schedule
 from growctl.schedule.sources import given_vocabulary, missing_data
 from growctl.schedule.start_block import StartBlock, describe_start
@@ -50,9 +51,22 @@ def load_schedule(
     schedule = parse_schedule(data, label=reference, default_name=path.stem)
     with _naming(reference):
         schedule = _with_attended_tokens(schedule, runs_dir, begun)
-    if lines := check_controls(schedule):
+    if lines := list(_invalid_controls(schedule)):
         raise ScheduleError(f"{reference}: {several(lines)}")
     return schedule
+
+
+def _invalid_controls(schedule: Schedule) -> Iterator[str]:
+    """A line per control whose generated schedule is invalid. A run that has such a control stays readable."""
+    for index, block in enumerate(schedule.controls):
+        try:
+            controls = plan_controls(schedule.model_copy(update={"controls": [block]}))
+            reasons = [reason for control in controls for reason in check_combinations(control.schedule)]
+        except UserError as error:
+            reasons = [str(error)]
+        if reasons:
+            allowed = f"cannot be run for this ladder, leave it out: {reasons[0]}"
+            yield problem_line(["controls", index, "kind"], block.kind, allowed)
 
 
 def _folder_name(path: Path, runs_dir: Path) -> str | None:
