@@ -188,7 +188,7 @@ _SOURCE_COLUMNS = (
 )
 _SOURCES = (
     "Tokens are those that the stage trained on, without data that a rollback skipped; epochs count from the ladder's "
-    "first sample on. Losses are in nats per token, at the stage's end or at the last evaluation so far. The loss "
+    "first sample on. Losses are in nats, at the stage's end or at the last evaluation so far. The loss "
     "elsewhere is their mean, weighted by data.mixture at every stage and in every control."
 )
 
