@@ -105,6 +105,8 @@ def evaluate(
 
     --text and --split give loss, perplexity per token and per word, and bits per byte.
 
+    Of images, --split gives the loss, and how often the right class is the likeliest (top1) or among five (top5).
+
     Example: growctl eval quickstart --text book.txt --stride 32
 
     Example: growctl eval quickstart --tasks lambada_openai,hellaswag,piqa,arc_easy,arc_challenge,winogrande
