@@ -6,6 +6,7 @@ A mixture of datasets is a directory with a manifest too, but without tokens: it
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TypeVar
@@ -144,9 +145,9 @@ class PreparedManifest(Sealed):
     """sha256 over everything that determines the samples. Independent of paths, times and the number of workers."""
 
     @property
+    @abstractmethod
     def computed_fingerprint(self) -> str:
         """The fingerprint that follows from the rest of the manifest."""
-        raise NotImplementedError
 
 
 Manifest = TypeVar("Manifest", bound=PreparedManifest)
