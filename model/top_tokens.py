@@ -40,7 +40,7 @@ def require_tokens(config: ModelConfig, tops: Iterable[TopTokens]) -> None:
             raise UserError("a decoder has no parameter tokens of which to read the top; that is for a tokenformer")
         for name, pattention in (each for block in config.blocks for each in block.pattentions().items()):
             if top.count(there := pattention.num_tokens) > there:
-                raise UserError(f"top {top.amount}: a Pattention ({name}) has {there} parameter tokens; give fewer")
+                raise UserError(f"top-k tokens = {top.amount}: each {name} Pattention has only {there}; give fewer")
 
 
 def share_and_flops_read(

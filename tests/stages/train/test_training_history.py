@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.policy import grow_config
+from stages.augmentation import Augmentation
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest
 from stages.corpus.prepared import Ingredient, write_mixture
@@ -89,7 +90,11 @@ def test_everything_that_determines_the_weights_is_part_of_the_history():
     models = (MODEL.model_copy(update={"document_end_id": 0}), small_config(attention_tokens=6))
     hashes = [hash_of(**changed) for changed in changes]
     hashes += [TrainingHistory(small_spec(model), "d", "fp32").hash_at(3) for model in models]
-    assert len(set(hashes)) == len(changes) + len(models)
+    seen = MODEL.model_dump(exclude={"tie_embeddings", "rotary_fraction", "image"}, exclude_none=True)
+    images = type(MODEL).model_validate(seen | {"image": {"size": 8, "patch": 4}})
+    for augmentation in (Augmentation(), Augmentation(flip=True), Augmentation(mixup=0.2)):
+        hashes.append(TrainingHistory(small_spec(images, augmentation=augmentation), "d", "fp32").hash_at(3))
+    assert len(set(hashes)) == len(changes) + len(models) + 3
 
 
 def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has_come(tmp_path: Path):
