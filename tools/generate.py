@@ -69,9 +69,8 @@ def main() -> None:
         if path.read_text() != text:
             path.write_text(text)
             print(path)
-    for drawing in (results, multiplier):
-        drawing.draw()
-        print(drawing.PICTURE)
+    multiplier.draw()
+    print(multiplier.PICTURE)
 
 
 if __name__ == "__main__":

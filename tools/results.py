@@ -1,15 +1,13 @@
-"""Makes the tables and the picture of docs/ that show benchmarks/results/, each against its goal."""
+"""Makes the tables of docs/ that show benchmarks/results/, each against its goal."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from growctl.text.formatting import byte_count
 from stages.counted import counted
 from tools import trained
 from tools.tables import NOT_MEASURED, REPOSITORY, Rows, held, judged, number, table
 
-PICTURE = REPOSITORY / "docs/performance.png"
 RESULTS = REPOSITORY / "benchmarks/results"
 
 FLOOR_GOALS = {"fp32": 1.10, "bf16": 1.15}
@@ -44,17 +42,15 @@ HISTORY = {
 }
 READERS = {
     "memmap": "a bare loop over a `numpy.memmap`, at random starts",
-    "training": "a dataset, in order",
-    "mixture": "a mixture of four datasets, in order",
-    "packed": "a dataset whose documents are packed, in order",
-    "megatron": "an imported Megatron file of uint16, in order",
-    "megatron_int32": "an imported Megatron file of int32, in order",
-    "training_at_random": "a dataset, at random indices",
-    "mixture_at_random": "the mixture, at random indices",
+    "training": "a dataset, in order / the bare loop",
+    "mixture": "a mixture of four datasets, in order / a dataset",
+    "packed": "a dataset with packed documents, in order / a dataset",
+    "megatron": "a Megatron file of uint16, in order / a dataset",
+    "megatron_int32": "a Megatron file of int32, in order / a dataset",
+    "training_at_random": "a dataset, at random / the bare loop",
+    "mixture_at_random": "the mixture, at random / a dataset, at random",
 }
-"""What benchmarks/data.py reads."""
-
-FORMS = {"written_out": "written out", "ours": "ours", "compiled": "compiled"}
+"""What benchmarks/data.py reads / the reference of its time."""
 
 
 def results_table(name: str) -> str:
@@ -65,77 +61,64 @@ def results_table(name: str) -> str:
         return NOT_MEASURED
     found = json.loads(path.read_text())
     shown = table(rows(found))
-    if name in ("judge-verdicts", *trained.WITHOUT_MACHINE):  # the text around them says where
+    if name == "judge-verdicts" or name in trained.TABLES:  # the text around them says where
         return shown
     machine = found["machine"]
-    cores = f", {machine['cores']} cores" if machine.get("cores") else ""
-    parts = (f"{machine['cpu']}{cores}", f"torch {machine['torch']}, Python {machine['python']}", found["date"])
-    where = "; ".join(part.rstrip(".") for part in (*parts, found.get("note")) if part) + ".\n"
-    picture = f"\n![Time over the floor by size, for each form]({PICTURE.name})\n" if name == "pattention" else ""
-    return f"{where}\n{shown}{picture}"
+    parts = (
+        f"{machine['cpu']}, {machine['cores']} cores",
+        f"torch {machine['torch']}",
+        found["date"],
+        found.get("note"),
+    )
+    return f"{'; '.join(part.rstrip('.') for part in parts if part)}.\n\n{shown}"
 
 
 def _pattention(found: Any) -> Rows:
-    goals = ", ".join(f"{goal:.2f} in {dtype}" for dtype, goal in FLOOR_GOALS.items())
+    sizes: dict[tuple[int, int], dict[str, Any]] = {}
     for row in found["rows"]:
-        over, kept, dtype = row["over_floor"], row["saved_bytes"], row["dtype"]
-        quartiles = row["over_floor_quartiles"]["ours"]
-        yield {
-            "data tokens x width, n, dtype": f"{row['tokens']:,} x {row['width']:,}, {row['num_tokens']:,}, {dtype}",
-            "floor, ms": number(row["milliseconds"]["floor"]),
-            "written out / floor": f"{over['written_out']:.2f}",
-            f"ours / floor, quartiles (goal: at most {goals})": held(
-                over["ours"], most=FLOOR_GOALS[dtype], digits=3, quartiles=quartiles
-            ),
-            "compiled / floor": f"{over['compiled']:.2f}",
-            "kept for backward, ours (written out)": f"{byte_count(kept['ours'])} ({byte_count(kept['written_out'])})",
-        }
+        sizes.setdefault((row["width"], row["num_tokens"]), {})[row["dtype"]] = row
+    for (width, num_tokens), by_dtype in sizes.items():
+        cells = {"width, n": f"{width}, {num_tokens:,}"}
+        for dtype, goal in FLOOR_GOALS.items():
+            over, quartiles = by_dtype[dtype]["over_floor"], by_dtype[dtype]["over_floor_quartiles"]["ours"]
+            cells[f"{dtype}: ours (goal: {goal:.2f})"] = held(over["ours"], most=goal, quartiles=quartiles)
+            cells[f"{dtype}: written out; compiled"] = f"{over['written_out']:.2f}; {over['compiled']:.2f}"
+        yield cells
 
 
 def _train_step(found: Any) -> Rows:
-    family = "tokenformer_over_transformer"
+    family, trainer = "tokenformer_over_transformer", "trainer_over_bare"
     for row in found["rows"]:
-        speeds, ratios, quartiles = row["tokens_per_second"], row["ratios"], row["quartiles"]
-        memory = {loop: byte_count(peak) for loop, peak in row["peak_bytes"].items()}
-        family_goal = FAMILY_GOAL if row["sequence_length"] == GOAL_CONTEXT else None
+        ratios, quartiles, context = row["ratios"], row["quartiles"], row["sequence_length"]
+        family_goal = FAMILY_GOAL if context == GOAL_CONTEXT else None
         yield {
-            "layers x width, context, precision": f"{_shape(row)}, {row['precision']}",
-            "trainer, tokens/s": f"{speeds['trainer']:,.0f}",
-            "bare loop, tokens/s": f"{speeds['bare']:,.0f}",
-            f"trainer / bare, quartiles (goal: at least {TRAINER_GOAL})": held(
-                ratios["trainer_over_bare"], least=TRAINER_GOAL, digits=3, quartiles=quartiles["trainer_over_bare"]
+            "layers x width, context, precision": (
+                f"{row['num_layers']} x {row['hidden_size']}, {context:,}, {row['precision']}"
             ),
-            f"Tokenformer / Transformer (goal: at least {FAMILY_GOAL} at {GOAL_CONTEXT:,})": held(
-                ratios[family], least=family_goal, digits=3, quartiles=quartiles[family]
+            "tokens/s": f"{row['tokens_per_second']['trainer']:,.0f}",
+            f"trainer / bare loop (goal: {TRAINER_GOAL})": held(
+                ratios[trainer], least=TRAINER_GOAL, quartiles=quartiles[trainer]
             ),
-            "memory of the Tokenformer (the Transformer)": f"{memory['trainer']} ({memory['transformer']})",
+            f"Tokenformer / Transformer (goal: {FAMILY_GOAL} at {GOAL_CONTEXT:,})": held(
+                ratios[family], least=family_goal, quartiles=quartiles[family]
+            ),
         }
-
-
-def _shape(row: Any) -> str:
-    return f"{row['num_layers']} x {row['hidden_size']}, {row['sequence_length']:,}"
 
 
 def _recomputation(found: Any) -> Rows:
+    by_setting: dict[int, dict[str, str]] = {}
     for row in found["rows"]:
-        peak, planned, time = row["peak_bytes"], row["planned_bytes"], row["time_ratio"]
-        yield {
-            "model, layers x width, context": f"{row['case']}, {_shape(row)}",
-            "recomputed at a time": counted(row["every"], "block"),
-            "memory without": byte_count(peak["without"]),
-            "memory with": byte_count(peak["with"]),
-            "with / without": f"{peak['with'] / peak['without']:.2f}",
-            "by `plan`": f"{planned['with'] / planned['without']:.2f}",
-            "recomputed FLOPs": f"+{row['recomputed_flops']:.0%}",
-            "time with / without, quartiles": "n/a" if time is None else held(time, quartiles=row["time_quartiles"]),
-        }
+        shares = [f"{row[key]['with'] / row[key]['without']:.2f}" for key in ("peak_bytes", "planned_bytes")]
+        cells = by_setting.setdefault(row["every"], {"recomputed at a time": counted(row["every"], "block")})
+        cells[f"{row['case']} (by `plan`)"] = "{} ({})".format(*shares)
+    yield from by_setting.values()
 
 
 def _start_up(found: Any) -> Rows:
     for name, (shown, goal) in START_UP.items():
         seconds = found["median_seconds"][name]
         compared = held(seconds, most=goal, digits=3 if goal < 1 else 1) if goal else number(seconds)
-        yield {"": shown, "seconds, median": compared, "goal": f"at most {goal:g}" if goal else "-"}
+        yield {"": shown, "seconds, median": compared, "goal": f"{goal:g}" if goal else "-"}
 
 
 def _history(found: Any) -> Rows:
@@ -145,7 +128,7 @@ def _history(found: Any) -> Rows:
         yield {
             "": shown,
             **{f"{lines:,} lines": f"{seconds * 1e6:,.0f} µs" for lines, seconds in times.items()},
-            f"growth (goal: at most {GROWTH_GOAL})": held(found["growth"][name], most=GROWTH_GOAL),
+            f"growth (goal: {GROWTH_GOAL})": held(found["growth"][name], most=GROWTH_GOAL),
         }
 
 
@@ -154,75 +137,58 @@ def _generate(found: Any) -> Rows:
         yield {
             "model": row["case"],
             "prompt + new tokens": f"{row['prompt_tokens']} + {row['new_tokens']}",
-            "tokens/s with the cache": number(row["tokens_per_second"]),
-            "without": number(row["tokens_per_second_without_cache"]),
-            f"with / without, range (goal: at least {CACHE_GOAL:g})": held(
+            "tokens/s": number(row["tokens_per_second"]),
+            f"with / without, range (goal: {CACHE_GOAL:g})": held(
                 row["ratio"], least=CACHE_GOAL, quartiles=row["ratio_range"]
             ),
         }
 
 
 def _data(found: Any) -> Rows:
-    goals, goal_millions = found["goals"], found["goal_tokens_per_second"] / 1e6
-
-    def over(*names: str) -> str:
-        for name in filter(found["ratios"].get, names):
-            return held(found["ratios"][name], quartiles=found["quartiles"][name], most=goals.get(name))
-        return "-"
-
-    bare, plain = (f"{goals[name]:g} in order" for name in ("training_over_memmap", "mixture_over_training"))
+    goals, millions = found["goals"], found["goal_tokens_per_second"] / 1e6
     for reader, shown in READERS.items():
-        least = goal_millions if reader == "training" else None
-        yield {
-            "": shown,
-            f"million tokens/s (goal: at least {goal_millions:g} in order)": held(
-                found["tokens_per_second"][reader] / 1e6, least=least, digits=0
-            ),
-            f"time / the bare loop's, quartiles (goal: at most {bare})": over(f"{reader}_over_memmap"),
-            f"time / a dataset's, quartiles (goal: at most {plain})": over(
-                f"{reader}_over_training", f"{reader}_over_training_at_random"
-            ),
-        }
+        names = [f"{reader}_over_{other}" for other in ("memmap", "training", "training_at_random")]
+        name = next(filter(found["ratios"].get, names), None)
+        ratio = held(found["ratios"][name], quartiles=found["quartiles"][name], most=goals.get(name)) if name else "-"
+        speed = held(
+            found["tokens_per_second"][reader] / 1e6, least=millions if reader == "training" else None, digits=0
+        )
+        yield {"": shown, "million tokens/s": speed, "time / reference": ratio}
 
 
 def _judge_coverage(found: Any) -> Rows:
+    """A row for each kind of noise, with the figures of two, three and five seeds in each cell."""
+    by_noise: dict[str, list[Any]] = {}
     for row in found["coverage"]:
-        num_budgets = len(row["budgets"][0])
-        bias = f"at most {row['bias']:.2f}"
-        if num_budgets > 2:
-            bias = judged(f"{row['bias']:.3f}", abs(row["bias"] - 1) <= BIAS_GOAL)
-        shares = {name: f"{100 * row[name]:.1f} %" for name in row if name.endswith("coverage")}
+        budgets = len(row["budgets"][0])
+        by_noise.setdefault(row["noise"] + ("" if budgets == 3 else f"; {budgets} budgets"), []).append(row)
+    for noise, rows in by_noise.items():
+        two = len(rows[0]["budgets"][0]) == 2
         yield {
-            "noise between seeds": row["noise"] + ("" if num_budgets == 3 else f"; {num_budgets} budgets"),
-            "seeds": str(row["seeds"]),
-            f"coverage, lowest (goal: at least {100 * COVERAGE_GOAL:.0f} %)": judged(
-                shares["coverage"], row["coverage"] >= COVERAGE_GOAL
+            "noise between seeds": noise,
+            f"coverage, lowest (goal: {COVERAGE_GOAL:.0%})": ", ".join(
+                judged(f"{row['coverage']:.1%}", row["coverage"] >= COVERAGE_GOAL) for row in rows
             ),
-            "mean": shares["mean_coverage"],
-            f"width / oracle's, largest (goal: at most {WIDTH_GOAL})": held(
-                row["width_to_oracle"], most=WIDTH_GOAL if num_budgets > 2 else None
+            f"width / oracle's, largest (goal: {WIDTH_GOAL})": ", ".join(
+                held(row["width_to_oracle"], most=None if two else WIDTH_GOAL) for row in rows
             ),
-            "width / that of an oracle that knows the noise": f"{row['width_to_knowing_oracle']:.2f}",
-            f"estimate / truth, furthest (goal: within {100 * BIAS_GOAL:.0f} %)": bias,
-            "coverage before, lowest": shares["old_coverage"],
-            "mean before": shares["old_mean_coverage"],
+            f"estimate / truth, furthest (goal: within {BIAS_GOAL:.0%})": ", ".join(
+                judged(f"{row['bias']:.{2 if two else 3}f}", two or abs(row["bias"] - 1) <= BIAS_GOAL) for row in rows
+            ),
         }
 
 
 def _judge_verdicts(found: Any) -> Rows:
     """How often a verdict is false, under the kind of noise under which it is false most often."""
-    groups: dict[tuple[int, int, int], list[Any]] = {}
+    groups: dict[tuple[int, int], dict[int, list[Any]]] = {}
     for row in found["verdicts"]:
-        groups.setdefault((row["sizes"], row["policies"], row["seeds"]), []).append(row)
-    for (sizes, policies, seeds), rows in groups.items():
-        worst = {name: max(row[name] for row in rows) for name in rows[0] if "false" in name}
-        yield {
-            "best of": f"{counted(sizes, 'size')}, {counted(policies, 'policy', 'policies')}",
-            "seeds": str(seeds),
-            f"false won (goal: at most {FALSE_GOAL})": held(worst["false_won"], most=FALSE_GOAL, digits=3),
-            f"false lost (goal: at most {FALSE_GOAL})": held(worst["false_lost"], most=FALSE_GOAL, digits=3),
-            "false won before": f"{worst['old_false_won']:.3f}",
-            "false lost before": f"{worst['old_false_lost']:.3f}",
+        groups.setdefault((row["sizes"], row["policies"]), {}).setdefault(row["seeds"], []).append(row)
+    for (sizes, policies), by_seeds in groups.items():
+        yield {"best of": f"{counted(sizes, 'size')}, {counted(policies, 'policy', 'policies')}"} | {
+            f"{name.replace('_', ' ')} (goal: {FALSE_GOAL})": ", ".join(
+                held(max(row[name] for row in rows), most=FALSE_GOAL, digits=3) for rows in by_seeds.values()
+            )
+            for name in ("false_won", "false_lost")
         }
 
 
@@ -239,29 +205,3 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     **trained.TABLES,
 }
 """The results file and the rows of every table, by the name of its marks."""
-
-
-def draw() -> None:
-    """Draws PICTURE: a Pattention's time over the floor by size, with one panel per dtype."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    found = json.loads((RESULTS / "pattention.json").read_text())["rows"]
-    dtypes = list(dict.fromkeys(row["dtype"] for row in found))
-    figure, axes = pyplot.subplots(1, len(dtypes), figsize=(4.5 * len(dtypes), 3.6), sharey=True, squeeze=False)
-    for axis, dtype in zip(axes[0], dtypes, strict=True):
-        rows = [row for row in found if row["dtype"] == dtype]
-        for form, label in FORMS.items():
-            axis.plot(range(len(rows)), [row["over_floor"].get(form, float("nan")) for row in rows], "o", label=label)
-        axis.axhline(1.0, color="black", linewidth=0.8, label="the floor")
-        axis.axhline(FLOOR_GOALS[dtype], color="gray", linewidth=0.8, linestyle="--", label="the goal")
-        axis.set_xticks(range(len(rows)), [f"{row['width']}, {row['num_tokens']}" for row in rows], rotation=45)
-        axis.set_title(dtype, loc="left")
-        axis.set_xlabel("width, parameter tokens")
-    axes[0][0].set_ylabel("time over the floor")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=len(FORMS) + 2, frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.94))
-    figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
-    pyplot.close(figure)

@@ -35,18 +35,16 @@ def held(
     digits: int = 2,
     quartiles: Sequence[float] = (),
 ) -> str:
-    """A value, with its quartiles in brackets if given. If a goal is given, it says whether the value meets it."""
+    """A value, with its quartiles in brackets if given; bold if it misses its goal."""
     shown = f"{value:.{digits}f}"
     if quartiles:
         shown += f" ({' to '.join(f'{quartile:.{digits}f}' for quartile in quartiles)})"
-    if most is None and least is None:
-        return shown
     return judged(shown, (most is None or value <= most) and (least is None or value >= least))
 
 
 def judged(shown: str, met: bool) -> str:
-    """A value, and whether it meets its goal."""
-    return f"{shown}, met" if met else f"**{shown}, not met**"
+    """A value, bold if it misses its goal."""
+    return shown if met else f"**{shown}**"
 
 
 def number(value: float) -> str:

@@ -62,19 +62,14 @@ RECIPES = {
 def _optimizers(found: Any) -> Rows:
     rows = {(row["recipe"], row["optimizer"]): row for row in found["rows"]}
     for recipe, words in RECIPES.items():
-        cells = {"what is trained": words}
+        cells = {}
         for optimizer, name in (("adamw", "AdamW"), ("muon", "Muon")):
             row = rows.get((recipe, optimizer), {"tried": {}, "by_seed": {}})
-            tried = ", ".join(
-                f"{loss:.3f}" for _, loss in sorted(row["tried"].items(), key=lambda each: float(each[0]))
-            )
-            losses = [outcome["loss"] for outcome in row["by_seed"].values()]
-            cells[f"{name}, at its peaks (seed 0)"] = tried or "-"
-            mean = (
-                f"**{statistics.mean(losses):.3f}** ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
-            )
-            cells[f"{name}, best peak"] = f"{row['peak']:g}: {mean}" if losses else "-"
-        yield cells
+            tried = sorted((float(peak), loss) for peak, loss in row["tried"].items())
+            cells[f"{name}: peak and loss"] = "; ".join(f"{peak:g} {loss:.3f}" for peak, loss in tried) or "-"
+            cells[f"{name} at its best peak"] = _losses(row)
+        if set(cells.values()) != {"-"}:
+            yield {"what is trained": words} | cells
 
 
 def _muon_growth(found: Any) -> Rows:
@@ -82,8 +77,7 @@ def _muon_growth(found: Any) -> Rows:
     for (ratio, name), row in rows.items():
         usual = rows.get((ratio, name.split("-")[0]))
         yield {
-            "tokens a parameter": str(ratio),
-            "what is trained": name.replace("-", " "),
+            "what is trained": name.replace("-", " ") + ("" if ratio == 20 else f"; {ratio} tokens a parameter"),
             "final loss (by seed)": _losses(row),
             "minus `tokens` or `depth`": "" if usual in (None, row) else _difference(row, usual),
         }
@@ -96,8 +90,7 @@ def _blocks(found: Any) -> Rows:
         default, *others = (row for row in rows if row["family"] == family)
         for row in [default, *sorted(others, key=lambda row: _mean_gap(row, default))]:
             yield {
-                "family": family,
-                "changed": row["option"].replace("-", " "),
+                "changed": f"{family}: {row['option'].replace('-', ' ')}",
                 "final loss (by seed)": _losses(row),
                 "minus the default": "" if row is default else _difference(row, default),
             }
@@ -115,9 +108,11 @@ def _grown_decoders(found: Any) -> Rows:
 
 
 def _losses(row: Any) -> str:
-    """The mean of the final losses, and each of them."""
-    losses = [outcome["loss"] for outcome in row["by_seed"].values()]
-    return f"{statistics.mean(losses):.3f} ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
+    """The mean of the final losses and, of several, each of them."""
+    losses = [f"{outcome['loss']:.3f}" for outcome in row["by_seed"].values()]
+    if len(losses) < 2:
+        return "".join(losses) or "-"
+    return f"{statistics.mean(outcome['loss'] for outcome in row['by_seed'].values()):.3f} ({', '.join(losses)})"
 
 
 def _gaps(row: Any, usual: Any) -> list[float]:
@@ -145,7 +140,6 @@ def _questions(found: Any) -> Rows:
         yield {
             "question": row["question"],
             "against": row["opponent"],
-            "seeds": ", ".join(map(str, row["seeds"])) or "-",
             "saves": row["saves"] or "-",
             "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
             "outcome": row["outcome"],
@@ -191,6 +185,3 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "answers": ("three_questions", _answers),
 }
 """The results file and the rows of every table, by the name of its marks."""
-
-WITHOUT_MACHINE = ("depth-and-tokens", "questions", "answers")
-"""Tables below which no machine is named."""
