@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import machine
-from model.config import TokenformerConfig, tokenformer_config
 from model.growth import grow_model
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
 from model.policy import GrowthPolicy
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 
 GROWTHS = ((1, 12), (6, 12), (12, 24))
 STEPS = (1, 2, 5, 10, 25, 50)

@@ -115,9 +115,9 @@ def build(size: str, parent: Path) -> None:
     """Writes the checkpoint `parent`, with random values and moments."""
     import torch
 
-    from model.config import tokenformer_config
     from model.growth import ParameterState
     from model.shapes import parameter_shapes
+    from model.tokenformer_config import tokenformer_config
     from stages.checkpoint.directory import finish_directory, whole_directory
     from stages.checkpoint.lineage import Lineage
     from stages.checkpoint.manifest import Manifest
@@ -157,10 +157,10 @@ def expanded(size: str, parent: Path, child: Path) -> dict[str, float]:
 
 def plainly_written(size: str, output: Path) -> dict[str, float]:
     """Draws, hashes and writes the tensors that `expanded` adds, in the simplest way, each into a raw file."""
-    from model.config import tokenformer_config
+    from model.config_growth import grow_config
     from model.growth import added_parameters
     from model.initialization import initial_parameter
-    from model.policy import grow_config
+    from model.tokenformer_config import tokenformer_config
 
     added = SIZES[size]
     before, start = peak_mb(), time.perf_counter()

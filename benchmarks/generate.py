@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.machine import machine
-from model.config import TokenformerConfig, tokenformer_config
+from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
-from model.policy import grow_config, ramp_config
 from model.shapes import num_parameters
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 from stages.generate.decode import decode
 from stages.generate.settings import GREEDY
 

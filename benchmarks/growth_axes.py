@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks import rows
 
 if TYPE_CHECKING:
-    from model.config import TokenformerConfig
+    from model.tokenformer_config import TokenformerConfig
 
 HERE = Path(__file__).resolve().parent
 SCHEDULE = HERE / "growth_axes.yaml"
@@ -108,7 +108,7 @@ WAYS = {20: (*MAIN_WAYS, *MORE_WAYS), 100: MAIN_WAYS}
 
 def model_of(size: Size) -> "TokenformerConfig":
     """The model of this size."""
-    from model.config import tokenformer_config
+    from model.tokenformer_config import tokenformer_config
 
     return tokenformer_config(
         num_layers=size.layers,

@@ -45,8 +45,8 @@ class Size(NamedTuple):
     @property
     def flops_per_token(self) -> float:
         """Training FLOPs of a data token."""
-        from model.config import tokenformer_config
         from model.flops import training_flops_per_token
+        from model.tokenformer_config import tokenformer_config
 
         config = tokenformer_config(
             num_layers=self.layers,

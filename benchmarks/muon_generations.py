@@ -24,13 +24,14 @@ from torch import Tensor, nn
 
 from benchmarks.depth_residual import LENGTH, batches
 from benchmarks.machine import machine
-from model.config import tokenformer_config
+from model.config_growth import ramp_config
 from model.flops import training_flops_per_token
 from model.growth import grow_model
 from model.initialization import build_model
 from model.parameter_names import group_kind
-from model.policy import GrowthPolicy, ramp_config
+from model.policy import GrowthPolicy
 from model.tokenformer import Tokenformer
+from model.tokenformer_config import tokenformer_config
 
 SEQUENCES, EVALUATED = 64, 512
 STEPS, GROW_AT, WARMUP, DECAY, RAMP_STEPS = 1000, 0.4, 30, 0.25, 30

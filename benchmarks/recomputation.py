@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.train_step import SETTINGS, in_fresh_process
-from model.config import tokenformer_config
 from model.decoder_config import decoder_config
 from model.flops import recomputed_flops_per_token, training_flops_per_token
 from model.memory import ActivationMemory
 from model.shapes import ModelConfig
+from model.tokenformer_config import tokenformer_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,9 +28,16 @@ from growctl.evaluate.pretrained import open_pretrained
 from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.ladder.controls import equal_size_decoder
 from growctl.runs_dir import RunPaths
-from model.config import BlockConfig, Generation, PattentionConfig, ScoreFunction, TokenformerConfig, published_tau
 from model.initialization import build_model
 from model.shapes import ModelConfig
+from model.tokenformer_config import (
+    BlockConfig,
+    Generation,
+    PattentionConfig,
+    ScoreFunction,
+    TokenformerConfig,
+    published_tau,
+)
 from stages.checkpoint.manifest import read_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.inspect.facts import Inspected

@@ -177,7 +177,7 @@ def join() -> None:
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A function that runs one optimizer step of `loop`."""
     from growctl.ladder.controls import equal_size_decoder
-    from model.config import tokenformer_config
+    from model.tokenformer_config import tokenformer_config
 
     config = tokenformer_config(
         num_layers=case.num_layers,

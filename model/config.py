@@ -1,9 +1,8 @@
-"""Model configurations as data: sizes, generations, tau.
+"""What the configurations of both model families share: sizes, attention, images.
 
 Imports no torch, so that plans start fast.
 
-A configuration is frozen, validated and hashable; every checkpoint manifest contains one. Names follow Tokenformer
-(arXiv 2410.23168): a Pattention holds parameter tokens. The parameter tokens that one growth adds are a generation.
+A configuration is frozen, validated and hashable; every checkpoint manifest contains one.
 """
 
 import math
@@ -14,8 +13,6 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_valid
 
 from model.strict import Strict, example
 
-ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
-
 PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Kernels = Literal["eager", "compiled", "triton"]
@@ -24,65 +21,6 @@ for Pattention and the loss. Only `eager` computes the same bits in every proces
 and choose the fastest."""
 
 Norm = Literal["layernorm", "rmsnorm"]
-
-PATTENTIONS = ("query", "key", "value", "projection", "ffn")
-"""The five Pattentions of a block, in the order of the forward pass."""
-
-
-def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
-    """The tau of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
-    return num_tokens if score_function == "softmax" else math.sqrt(num_tokens)
-
-
-class Generation(Strict):
-    """The parameter tokens that one growth adds."""
-
-    num_tokens: PositiveInt
-    """Parameter tokens in this generation, n_g."""
-
-    number: NonNegativeInt = 0
-    """The number of the growth that added them, 0 for the base. Parameter names contain it."""
-
-    key_ramp: float = Field(default=1.0, ge=0.0, le=1.0)
-    """g: the factor on this generation's keys. 0 right after growth (its scores are zero), 1 once ramped in."""
-
-    tau: PositiveFinite | None = None
-    """The scale of its scores if it is normalised separately. None: it is normalised with the others, under the
-    Pattention's tau."""
-
-    copies: NonNegativeInt = 0
-    """How many copies of all older tokens it consists of; the older values then count 1 / (1 + copies). 0: it has no
-    copies."""
-
-    tau_before: PositiveFinite | None = None
-    """The Pattention's tau before this generation was added, which `shrink` restores. None for the oldest generation:
-    that of the base or, in a block that a growth added, of that growth."""
-
-
-class PattentionConfig(Strict):
-    """One Pattention: its generations, oldest first, and its scale."""
-
-    generations: tuple[Generation, ...] = Field(min_length=1)
-    tau: PositiveFinite
-    """The scale of the scores that are normalised together. It is stored, never recomputed from the shape."""
-
-    @model_validator(mode="after")
-    def _numbers_rise(self) -> Self:
-        numbers = [generation.number for generation in self.generations]
-        if numbers != sorted(set(numbers)):
-            raise ValueError(f"generations are numbered {numbers}; each must be above the one before")
-        return self
-
-    @property
-    def num_tokens(self) -> int:
-        """Parameter tokens over all generations."""
-        return sum(generation.num_tokens for generation in self.generations)
-
-    @property
-    def value_shares(self) -> tuple[float, ...]:
-        """The factor on each generation's values: later copies of its tokens reduce it."""
-        later = [1 + generation.copies for generation in self.generations[1:]] + [1]
-        return tuple(1 / math.prod(later[i:]) for i in range(len(later)))
 
 
 class AnyBlockConfig(Strict):
@@ -97,34 +35,6 @@ class AnyBlockConfig(Strict):
     def generation(self) -> int:
         """The number of the growth that added the block, 0 for the base."""
         return self.generations[0]
-
-
-class BlockConfig(AnyBlockConfig):
-    """The five Pattentions of one block."""
-
-    query: PattentionConfig
-    key: PattentionConfig
-    value: PattentionConfig
-    projection: PattentionConfig
-    ffn: PattentionConfig
-
-    @model_validator(mode="after")
-    def _added_at_once(self) -> Self:
-        first = {name: pattention.generations[0].number for name, pattention in self.pattentions().items()}
-        if len(set(first.values())) > 1:
-            raise ValueError(
-                f"the oldest generations are {first}; one growth adds a whole block, so they must be equal"
-            )
-        return self
-
-    def pattentions(self) -> dict[str, PattentionConfig]:
-        """The block's Pattentions by name, in the order of the forward pass."""
-        return {name: getattr(self, name) for name in PATTENTIONS}
-
-    @property
-    def generations(self) -> tuple[int, ...]:
-        """The numbers of its generations of parameter tokens, in order."""
-        return tuple(sorted({g.number for p in self.pattentions().values() for g in p.generations}))
 
 
 class RotaryScaling(Strict):
@@ -315,48 +225,3 @@ class LanguageModelConfig(Strict):
                 f"{self.rotary_width} dimensions; it must be an even number, 2 or more"
             )
         return self
-
-
-class TokenformerConfig(LanguageModelConfig):
-    """A Tokenformer (arXiv 2410.23168, section 3; layout of the official code)."""
-
-    family: Literal["tokenformer"] = "tokenformer"
-    score_function: ScoreFunction = "l2_norm_gelu"
-    blocks: tuple[BlockConfig, ...]
-
-    def block(self, block_id: int) -> BlockConfig:
-        """The block with this id. Raises ValueError if the model has none."""
-        return self.blocks[self.block_ids.index(block_id)]
-
-
-def tokenformer_config(
-    *,
-    num_layers: int,
-    attention_tokens: int,
-    ffn_tokens: int,
-    projection_tokens: int | None = None,
-    score_function: ScoreFunction = "l2_norm_gelu",
-    **shape: Any,
-) -> TokenformerConfig:
-    """A Tokenformer with one generation and the published tau.
-
-    Each of Q, K, V and O has `attention_tokens` parameter tokens; `projection_tokens` sets another number for O.
-    `shape` holds the fields that both families share (`vocab_size`, `hidden_size`, `num_heads`, ...).
-    """
-
-    def pattention(num_tokens: int) -> PattentionConfig:
-        return PattentionConfig(
-            generations=(Generation(num_tokens=num_tokens),), tau=published_tau(score_function, num_tokens)
-        )
-
-    qkv, ffn = pattention(attention_tokens), pattention(ffn_tokens)
-    projection = pattention(projection_tokens or attention_tokens)
-    block = BlockConfig(query=qkv, key=qkv, value=qkv, projection=projection, ffn=ffn)
-    return TokenformerConfig(score_function=score_function, blocks=(block,) * num_layers, **shape)
-
-
-def pattention_widths(config: TokenformerConfig, pattention: str) -> tuple[int, int]:
-    """The widths of a Pattention's input and output, which are those of its keys and values."""
-    heads, kv_heads = (number * config.head_width for number in (config.num_heads, config.num_kv_heads))
-    inner = {"query": heads, "key": kv_heads, "value": kv_heads}.get(pattention, config.hidden_size)
-    return (heads if pattention == "projection" else config.hidden_size), inner

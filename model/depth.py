@@ -10,17 +10,16 @@ and its FFN would write is zero, so it adds zeros to the residual stream, whatev
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
-from model.config import (
+from model.config import AnyBlockConfig, LanguageModelConfig
+from model.errors import UserError
+from model.tokenformer_config import (
     PATTENTIONS,
-    AnyBlockConfig,
     BlockConfig,
     Generation,
-    LanguageModelConfig,
     PattentionConfig,
     TokenformerConfig,
     published_tau,
 )
-from model.errors import UserError
 
 Copying = Literal["copy-stack", "copy-middle"]
 Depth = Literal["append", "interleave", Copying]

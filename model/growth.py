@@ -14,14 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.config import PattentionConfig, TokenformerConfig
+from model.config_growth import grow_config
 from model.decoder_config import DecoderConfig
 from model.depth import COPYING, WRITES_RESIDUAL, copied_block_id
 from model.initialization import build_model, initial_parameter, initial_rms
 from model.language_model import LanguageModel, bare_model
 from model.parameter_names import PartName
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig, block_shapes, parameter_shape, parameter_shapes
+from model.tokenformer_config import PattentionConfig, TokenformerConfig
 
 
 class ParameterState(NamedTuple):

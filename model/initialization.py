@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig
 from model.decoder import Decoder
 from model.language_model import LanguageModel
 from model.parameter_names import CLASS_TOKEN, PartName
 from model.shapes import ModelConfig, parameter_shape
 from model.tokenformer import Tokenformer
+from model.tokenformer_config import TokenformerConfig
 
 
 def initial_parameter(name: str, config: ModelConfig, seed: int) -> Tensor:

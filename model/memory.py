@@ -29,10 +29,10 @@ the Triton kernels need less, and how much compiled blocks need depends on the c
 
 from typing import NamedTuple
 
-from model.config import pattention_widths
 from model.decoder_config import DecoderConfig
 from model.precision import BYTES, DeviceType, Precision
 from model.shapes import ModelConfig
+from model.tokenformer_config import pattention_widths
 
 FLOAT32 = 4
 INT64 = 8
@@ -171,9 +171,13 @@ def _joined(config: ModelConfig) -> int:
     """Elements of a joined copy of the keys or values of the widest Pattention with several generations."""
     if isinstance(config, DecoderConfig):
         return 0
-    named = [each for block in config.blocks for each in block.pattentions().items()]
     return max(
-        (p.num_tokens * max(pattention_widths(config, name)) for name, p in named if len(p.generations) > 1), default=0
+        (
+            p.num_tokens * max(pattention_widths(config, name))
+            for name, p in config.pattentions()
+            if len(p.generations) > 1
+        ),
+        default=0,
     )
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from model.config import Kernels, PattentionConfig, ScoreFunction
+from model.config import Kernels
 from model.kernels import launch as triton_kernels
 from model.scores import score_factors, score_gradients
+from model.tokenformer_config import PattentionConfig, ScoreFunction
 from model.top_tokens import TopTokens
 
 Scale = Tensor | None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from model.config import ScoreFunction
+from model.tokenformer_config import ScoreFunction
 
 NORM_FLOOR = 1e-30
 """A row of scores with a norm below this counts as zero: its factors are zero, and no gradient flows through it."""

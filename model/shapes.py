@@ -8,7 +8,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from model.config import TokenformerConfig, pattention_widths
 from model.decoder_config import DecoderConfig, decoder_shapes
 from model.parameter_names import (
     CLASS_TOKEN,
@@ -22,6 +21,7 @@ from model.parameter_names import (
     PartName,
     in_block,
 )
+from model.tokenformer_config import TokenformerConfig, pattention_widths
 
 ModelConfig = Annotated[TokenformerConfig | DecoderConfig, Field(discriminator="family")]
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from model.attention import RotaryTable, normalized, normalized_heads, self_attention
 from model.cache import LayerCache
-from model.config import PATTENTIONS, BlockConfig, Kernels, TokenformerConfig, pattention_widths
+from model.config import Kernels
 from model.language_model import LanguageModel
 from model.pattention import Pattention
+from model.tokenformer_config import PATTENTIONS, BlockConfig, TokenformerConfig, pattention_widths
 from model.top_tokens import TopTokens, require_tokens
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from model.config import TokenformerConfig, pattention_widths
 from model.errors import UserError
 from model.flops import forward_flops_per_token
 from model.shapes import ModelConfig
 from model.strict import Strict
+from model.tokenformer_config import TokenformerConfig, pattention_widths
 
 
 class TopTokens(Strict):
@@ -38,7 +38,7 @@ def require_tokens(config: ModelConfig, tops: Iterable[TopTokens]) -> None:
     for top in tops:
         if not isinstance(config, TokenformerConfig):
             raise UserError("a decoder has no parameter tokens of which to read the top; that is for a tokenformer")
-        for name, pattention in (each for block in config.blocks for each in block.pattentions().items()):
+        for name, pattention in config.pattentions():
             if top.count(there := pattention.num_tokens) > there:
                 raise UserError(f"top-k tokens = {top.amount}: each {name} Pattention has only {there}; give fewer")
 
@@ -53,7 +53,7 @@ def share_and_flops_read(
     """
     num_tokens = num_read = 0
     flops = forward_flops_per_token(config, context).total
-    for name, pattention in (each for block in config.blocks for each in block.pattentions().items()):
+    for name, pattention in config.pattentions():
         if name in kinds:
             there, read = pattention.num_tokens, top.count(pattention.num_tokens)
             num_tokens, num_read = num_tokens + there, num_read + read

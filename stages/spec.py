@@ -10,13 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from model.config import Kernels, TokenformerConfig
+from model.config import Kernels
+from model.config_growth import anneal_config, ramp_config
 from model.flops import recomputed_flops_per_token
 from model.parameter_names import OptimizerName
-from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
 from model.shapes import ModelConfig
 from model.strict import Strict, example
+from model.tokenformer_config import TokenformerConfig
 from stages.augmentation import Augmentation
 
 RateShape = Literal["wsd", "cosine"]

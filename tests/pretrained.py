@@ -7,8 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from model.config import TokenformerConfig
 from model.shapes import ModelConfig
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.directory import finish_directory
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, TextFacts

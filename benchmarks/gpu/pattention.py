@@ -131,8 +131,8 @@ def written_out(inputs: Inputs, mask_MN: Tensor | None = None) -> Gradients:
 
 def ours(inputs: Inputs, compiled: bool = False) -> Form:
     """growctl's layer with plain PyTorch operations, or compiled by torch.compile."""
-    from model.config import Generation, PattentionConfig
     from model.pattention import Pattention
+    from model.tokenformer_config import Generation, PattentionConfig
 
     num_tokens, width = inputs.key_ND.shape
     config = PattentionConfig(generations=(Generation(num_tokens=num_tokens),), tau=inputs.tau)

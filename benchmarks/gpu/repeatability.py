@@ -19,7 +19,7 @@ import torch
 from benchmarks.gpu.section import Section, choose_device
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL, Kernels, Settings
 from benchmarks.gpu.training import PlainLoop, filled_model, random_batch
-from model.config import tokenformer_config
+from model.tokenformer_config import tokenformer_config
 
 STEPS = 3
 RUNS = 2

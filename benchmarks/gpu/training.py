@@ -14,11 +14,11 @@ from benchmarks.gpu.device import peak_flops
 from benchmarks.gpu.section import Section
 from benchmarks.gpu.settings import Kernels, Settings
 from benchmarks.gpu.timing import allocated, spread, step_seconds, wait
-from model.config import TokenformerConfig, tokenformer_config
 from model.flops import training_flops_per_token
 from model.initialization import build_model, initial_rms
 from model.language_model import LanguageModel
 from model.shapes import ModelConfig, num_parameters
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 
 KERNELS_SHOWN = 12
 """Number of kernels of a profile to record, the slowest first."""

@@ -19,7 +19,7 @@ from benchmarks.gpu.training import (
     random_batch,
     tokenformer,
 )
-from model.config import TokenformerConfig
+from model.tokenformer_config import TokenformerConfig
 from stages.engine.engine import build_engine
 from stages.engine.engine_state import start_moments
 from stages.engine.memory import TrainingMemory

@@ -118,7 +118,8 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.runs.show import WrittenCheckpoint
     from growctl.text.progress import progress_bar
-    from model.policy import GrowthPolicy, grow_config
+    from model.config_growth import grow_config
+    from model.policy import GrowthPolicy
     from model.shapes import num_parameters
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
@@ -206,7 +207,7 @@ def _new_tokens(
     model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that each layer's attention gains, and those that its FFN gains."""
-    from model.policy import ffn_tokens_in_proportion
+    from model.config_growth import ffn_tokens_in_proportion
 
     if not model.num_layers and (add_tokens or add_ffn_tokens):
         raise unusable("the model has no layers that tokens could be added to; give --add-layers alone")

@@ -23,11 +23,11 @@ from growctl.schedule.fields import Count, parse_count
 from growctl.schedule.files import SHIPPED, choices
 from growctl.schedule.start_block import BaseBlock, StartBlock, describe_start
 from growctl.text.formatting import short_count
-from model.config import TokenformerConfig
+from model.config_growth import grow_config
 from model.errors import UserError
 from model.parameter_names import OptimizerName
-from model.policy import grow_config
 from model.shapes import ModelConfig, num_parameters
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.manifest import read_manifest
 from stages.stage_dir import TOKENIZER_NAME
 

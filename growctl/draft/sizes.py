@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from growctl.text.formatting import short_count
-from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from model.shapes import num_parameters
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 
 NEOX_VOCABULARY = 50304
 """GPT-NeoX-20B's tokens, padded as in all published runs."""

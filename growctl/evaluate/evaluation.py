@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from growctl.text.documents import plain
 from growctl.text.formatting import byte_count, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
-from model.config import PATTENTIONS
 from model.errors import UserError
+from model.tokenformer_config import PATTENTIONS
 from model.top_tokens import TopTokens, require_tokens
 from stages.evaluate.results import Reading, Score, positions_of
 

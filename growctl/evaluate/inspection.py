@@ -14,8 +14,8 @@ from growctl.text.escaping import visible
 from growctl.text.formatting import short_count
 from growctl.text.progress import progress_bar
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
-from model.config import PATTENTIONS
 from model.errors import Failure, UserError
+from model.tokenformer_config import PATTENTIONS
 from model.top_tokens import TopTokens, require_tokens
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.counted import counted

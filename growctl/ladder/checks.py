@@ -19,9 +19,9 @@ from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import problem_line
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
-from model.config import PATTENTIONS, TokenformerConfig
 from model.errors import UserError
 from model.policy import invalid_combination
+from model.tokenformer_config import PATTENTIONS, TokenformerConfig
 from stages.data.spec import SourceSpec
 
 Row = tuple[str, object, str]

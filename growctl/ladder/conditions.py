@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from model.config import TokenformerConfig
 from model.errors import UserError
 from model.shapes import ModelConfig
+from model.tokenformer_config import TokenformerConfig
 
 if TYPE_CHECKING:
     from growctl.ladder.stage_plans import StagePlan

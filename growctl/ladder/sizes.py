@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig, tokenformer_config
+from model.config_growth import anneal_config, grow_config, ramp_config
 from model.decoder_config import DecoderConfig, decoder_config
-from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
+from model.policy import TauPolicy
 from model.shapes import ModelConfig
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 
 
 class Growth(NamedTuple):

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
-from model.config import PATTENTIONS, BlockConfig
+from model.config_growth import one_if_equal
 from model.decoder_config import DecoderBlockConfig
 from model.parameter_names import PartName
-from model.policy import one_if_equal
 from model.precision import Precision
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from model.tokenformer_config import PATTENTIONS, BlockConfig
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted

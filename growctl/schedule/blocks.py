@@ -23,9 +23,10 @@ from growctl.schedule.training_blocks import (
     SamplesBlock,
     TrainingBlock,
 )
-from model.config import ImageInput, Norm, RotaryScaling, ScoreFunction
+from model.config import ImageInput, Norm, RotaryScaling
 from model.decoder_config import Activation
 from model.strict import example
+from model.tokenformer_config import ScoreFunction
 from stages.spec import Anomalies
 
 MOST_STAGES = 32

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from model.config import PATTENTIONS, TokenformerConfig
 from model.language_model import LanguageModel
 from model.tokenformer import reading_top
+from model.tokenformer_config import PATTENTIONS, TokenformerConfig
 from model.top_tokens import TopTokens, share_and_flops_read
 from stages.evaluate.results import Reading
 

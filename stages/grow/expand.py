@@ -12,18 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
+from model.config_growth import ffn_tokens_in_proportion, grow_config, one_if_equal, shrink_config, tokens_by_layer
 from model.decoder_config import DecoderConfig
 from model.decoder_growth import widened_decoder
 from model.growth import draw_added, root_mean_square
-from model.policy import (
-    GrowthPolicy,
-    ffn_tokens_in_proportion,
-    grow_config,
-    one_if_equal,
-    preserves,
-    shrink_config,
-    tokens_by_layer,
-)
+from model.policy import GrowthPolicy, preserves
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
 from model.widening import widened
 from stages.checkpoint.directory import finish_directory, whole_directory

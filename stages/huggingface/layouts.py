@@ -5,9 +5,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from model.config import PATTENTIONS
 from model.pattention import Pattention, TokenGroup, joined
 from model.tokenformer import Tokenformer
+from model.tokenformer_config import PATTENTIONS
 
 
 def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:

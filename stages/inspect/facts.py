@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from model.config import ScoreFunction
+from model.tokenformer_config import ScoreFunction
 
 DEAD_BELOW = 0.01
 """A parameter token is dead if its largest contribution on the whole text is below this share of the RMS norm of its

@@ -20,7 +20,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from model.config import TokenformerConfig
 from model.decoder import Reading, Writing
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
@@ -28,6 +27,7 @@ from model.loss import linear_cross_entropy
 from model.parameter_names import PartName
 from model.pattention import Pattention
 from model.shapes import num_parameters
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.manifest import TextFacts
 from stages.counted import counted
 from stages.evaluate.documents import TokenStream

@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from model.config import ScoreFunction, TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, PartName
 from model.strict import problem_of
+from model.tokenformer_config import ScoreFunction, TokenformerConfig, tokenformer_config
 from stages.checkpoint.manifest import CheckpointError
 from stages.plain_yaml import read_yaml
 

@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from model.config import TokenformerConfig
 from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.precision import Precision
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.directory import finish_directory, prune, remove_converted
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord

@@ -18,8 +18,9 @@ from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
 from growctl.ladder.controls import equal_size_decoder
 from growctl.ladder.load import load_schedule
-from model.config import Kernels, tokenformer_config
+from model.config import Kernels
 from model.decoder_config import decoder_config
+from model.tokenformer_config import tokenformer_config
 from tests.workers import HANG_SECONDS, REPOSITORY
 from tools.gpu_tables import COLUMNS, device_tables
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from growctl.ladder.load import load_schedule
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig, tokenformer_config
 from model.flops import Flops
 from model.shapes import ModelConfig, num_parameters
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, extended
 from stages.checkpoint.manifest import Manifest, read_manifest

@@ -4,7 +4,7 @@ from typing import Any
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig
+from model.tokenformer_config import TokenformerConfig
 from tests.growctl.schedules import BASE, parse
 
 DECODER: dict[str, Any] = {

@@ -8,8 +8,9 @@ from safetensors.torch import save_file
 
 from growctl.evaluate.model_card import model_card
 from growctl.runs.show import read_facts
+from model.config_growth import grow_config
 from model.decoder_config import decoder_config
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface.export import export_huggingface

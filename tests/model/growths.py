@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import ScoreFunction, TokenformerConfig, tokenformer_config
+from model.config_growth import anneal_config, grow_config, ramp_config
 from model.decoder_config import DecoderConfig, decoder_config
 from model.growth import draw_added
 from model.initialization import build_model, initial_parameter
-from model.policy import GrowthPolicy, Init, TauPolicy, anneal_config, grow_config, ramp_config
+from model.policy import GrowthPolicy, Init, TauPolicy
 from model.shapes import parameter_shapes
+from model.tokenformer_config import ScoreFunction, TokenformerConfig, tokenformer_config
 
 INITS: tuple[Init, ...] = ("random", "matched", "zero-key", "zero-value", "copy")
 TAUS: tuple[TauPolicy, ...] = ("ramp", "anneal", "frozen", "recompute", "per-generation")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from model.config import Kernels
+from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.kernels import launch as kernels
-from model.policy import grow_config, ramp_config
 from model.shapes import ModelConfig
 from tests.model.growths import small_config, small_decoder
 

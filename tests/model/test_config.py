@@ -8,12 +8,12 @@ from pydantic import TypeAdapter, ValidationError
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import PATTENTIONS, BlockConfig, Generation, PattentionConfig
+from model.config_growth import grow_config, ramp_config
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.initialization import build_model
 from model.parameter_names import TOKEN_KINDS, PartName, generation_of, in_block
-from model.policy import grow_config, ramp_config
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from model.tokenformer_config import PATTENTIONS, BlockConfig, Generation, PattentionConfig
 from tests.model.growths import small_config, small_decoder
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)

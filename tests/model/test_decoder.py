@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.config_growth import grow_config, shrink_config
 from model.decoder_growth import widened_decoder
 from model.depth import COPYING
 from model.growth import grow_model
 from model.initialization import build_model
-from model.policy import GrowthPolicy, grow_config, shrink_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig, parameter_shapes
 from model.widening import widened
 from tests.model.growths import IDS, small_config, small_decoder

@@ -10,24 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.attention import rotary_table
-from model.config import TokenformerConfig, published_tau
+from model.config_growth import anneal_config, grow_config, ramp_config, shrink_config
 from model.depth import COPYING, Copying, Depth, placed_after
 from model.growth import grow_model
 from model.initialization import build_model, initial_rms
 from model.language_model import LanguageModel
 from model.parameter_names import generation_of
-from model.policy import (
-    GrowthPolicy,
-    anneal_config,
-    grow_config,
-    has_unfinished_ramps,
-    is_published,
-    preserves,
-    ramp_config,
-    rejection_reason,
-    shrink_config,
-)
+from model.policy import GrowthPolicy, has_unfinished_ramps, is_published, preserves, rejection_reason
 from model.shapes import parameter_shapes
+from model.tokenformer_config import TokenformerConfig, published_tau
 from tests.model.growths import IDS, INITS, POSSIBLE, SCORE_FUNCTIONS, Growth, allowed, growths, histories, small_config
 
 STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)

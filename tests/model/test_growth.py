@@ -9,12 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import PATTENTIONS, ScoreFunction
+from model.config_growth import ramp_config
 from model.growth import added_parameters
 from model.initialization import initial_parameter
 from model.parameter_names import TOKEN_KINDS, PartName, generation_of
-from model.policy import GrowthPolicy, is_published, preserves, ramp_config
+from model.policy import GrowthPolicy, is_published, preserves
 from model.shapes import parameter_shapes
+from model.tokenformer_config import PATTENTIONS, ScoreFunction
 from tests.model.growths import (
     IDS,
     POSSIBLE,

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import ImageInput, RotaryScaling, TokenformerConfig
+from model.config import ImageInput, RotaryScaling
+from model.config_growth import grow_config, ramp_config
 from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.flops import forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
@@ -23,8 +24,9 @@ from model.images import class_scores
 from model.initialization import build_model
 from model.memory import ActivationMemory
 from model.parameter_groups import parameter_groups
-from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from model.tokenformer_config import TokenformerConfig
 from tests.model.growths import small_config, small_decoder
 from tests.model.test_decoder import random_model, wide
 from tests.model.test_memory import DTYPES, peaks, saved_bytes

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model, initial_parameter
 from model.language_model import KernelsMissing
-from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from model.tokenformer import TokenformerBlock
 from tests.model.growths import small_config, small_decoder

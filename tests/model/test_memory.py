@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from model import memory as memory_module
-from model.config import PATTENTIONS, BlockConfig
+from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.memory import ActivationMemory
-from model.policy import grow_config, ramp_config
 from model.shapes import ModelConfig
+from model.tokenformer_config import PATTENTIONS, BlockConfig
 from tests.memory_tracking import MemoryTracking
 from tests.model.growths import small_config, small_decoder
 from tests.model.test_pattention import ALL_KINDS

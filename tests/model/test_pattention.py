@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from model import scores
-from model.config import Generation, PattentionConfig, ScoreFunction
 from model.pattention import Pattention, TokenGroup, pattend
+from model.tokenformer_config import Generation, PattentionConfig, ScoreFunction
 from tests.model.growths import formula
 
 ALL_KINDS = PattentionConfig(

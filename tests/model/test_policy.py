@@ -9,19 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig
+from model.config_growth import anneal_config, grow_config, ramp_config, shrink_config
 from model.depth import COPYING
-from model.policy import (
-    GrowthPolicy,
-    anneal_config,
-    grow_config,
-    is_published,
-    preserves,
-    ramp_config,
-    rejection_reason,
-    shrink_config,
-)
+from model.policy import GrowthPolicy, is_published, preserves, rejection_reason
 from model.shapes import ModelConfig
+from model.tokenformer_config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig
 from tests.model.growths import (
     EXACT,
     INITS,

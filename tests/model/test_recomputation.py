@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
-from model.policy import grow_config, ramp_config
 from model.shapes import ModelConfig
 from tests.model.growths import IDS, small_config, small_decoder
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import PATTENTIONS
 from model.errors import UserError
 from model.flops import forward_flops_per_token
 from model.initialization import build_model
 from model.pattention import Pattention, joined, token_factors
 from model.tokenformer import reading_top
+from model.tokenformer_config import PATTENTIONS
 from model.top_tokens import TopTokens, require_tokens, share_and_flops_read
 from tests.model.growths import IDS, SCORE_FUNCTIONS, built, formula, histories, small_config, small_decoder
 from tests.model.test_pattention import ALL_KINDS, all_kinds

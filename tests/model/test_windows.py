@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.config_growth import grow_config
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from model.initialization import build_model
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from tests.model.growths import small_config, small_decoder
 from tests.model.test_cache import END, random_ids

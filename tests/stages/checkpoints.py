@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from model.config import TokenformerConfig, tokenformer_config
 from model.growth import ParameterState
 from model.initialization import build_model
 from model.shapes import ModelConfig
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest

@@ -9,8 +9,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from model.config import TokenformerConfig, tokenformer_config
 from model.shapes import parameter_shapes
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 from stages.official.layout import official_names
 
 EMBEDDING = "sequential.0.word_embeddings.weight"

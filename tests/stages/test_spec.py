@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.config_growth import anneal_config, grow_config, ramp_config
 from model.decoder_config import decoder_config
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.parameter_names import generation_of
-from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
+from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import TrainingRecord
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger
 from stages.train.anomaly_guard import Guard

@@ -12,7 +12,7 @@ import pytest
 
 from growctl.evaluate.evaluation import Evaluator
 from growctl.evaluate.pretrained import open_pretrained
-from model.config import PATTENTIONS
+from model.tokenformer_config import PATTENTIONS
 from stages.checkpoint.manifest import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
 from tests.growctl.runs import run_here

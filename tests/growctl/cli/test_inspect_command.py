@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from model.config import PATTENTIONS
 from model.decoder_config import decoder_config
+from model.tokenformer_config import PATTENTIONS
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import prepare_text, write_trained

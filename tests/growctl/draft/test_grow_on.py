@@ -8,10 +8,10 @@ import pytest
 from growctl.draft.fit import drafted
 from growctl.draft.grow_on import GrowWish
 from growctl.ladder.load import load_schedule
-from model.config import tokenformer_config
 from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.shapes import ModelConfig, num_parameters
+from model.tokenformer_config import tokenformer_config
 from stages.checkpoint.lineage import Lineage, TrainingCost, extended
 from tests.growctl.bases import COST, change_manifest
 from tests.growctl.schedules import file_of

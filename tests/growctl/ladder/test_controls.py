@@ -12,9 +12,9 @@ from growctl.ladder.checks import check_combinations
 from growctl.ladder.controls import CLOSE, control_name, equal_size_decoder, plan_controls
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.blocks import ControlBlock, Schedule
-from model.config import TokenformerConfig, tokenformer_config
 from model.policy import GrowthPolicy
 from model.shapes import num_parameters
+from model.tokenformer_config import TokenformerConfig, tokenformer_config
 from tests.growctl.ladders import ladder as small_ladder
 from tests.growctl.schedules import message_of
 

@@ -20,7 +20,7 @@ from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from model.policy import grow_config
+from model.config_growth import grow_config
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.documents import document_lengths, mean_attended_tokens

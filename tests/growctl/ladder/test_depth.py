@@ -8,7 +8,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.sizes import Growth, stage_models
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig
+from model.tokenformer_config import TokenformerConfig
 from tests.growctl.ladder.test_mistakes import BASES
 from tests.growctl.schedules import BASE, changed, parse
 

@@ -15,8 +15,9 @@ from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
+from model.config_growth import grow_config
 from model.decoder_config import decoder_config
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import TextFacts
 from stages.data.dataset import DatasetManifest, read_dataset_manifest

@@ -14,8 +14,8 @@ from growctl.report.setup import growths
 from growctl.run.screen import Screen
 from growctl.run.start import Start
 from growctl.runs.find import find_runs
-from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, verify_checkpoint
 from stages.data.dataset import read_dataset_manifest
 from stages.metrics import read_metrics

@@ -17,10 +17,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig
+from model.config_growth import ramp_config
 from model.initialization import build_model
-from model.policy import GrowthPolicy, ramp_config
+from model.policy import GrowthPolicy
 from model.shapes import parameter_shapes
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.manifest import (
     CheckpointError,
     manifest_hash,

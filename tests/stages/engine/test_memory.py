@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import tokenformer_config
+from model.config_growth import grow_config, ramp_config
 from model.decoder_config import decoder_config
-from model.policy import grow_config, ramp_config
 from model.shapes import ModelConfig, num_parameters
+from model.tokenformer_config import tokenformer_config
 from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, reduce_bucket
 from stages.spec import TrainSpec
 from tests.stages.engine.kinds import PLAIN, engine_spec

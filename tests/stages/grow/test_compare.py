@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import tokenformer_config
 from model.decoder_config import decoder_config
 from model.depth import COPYING
 from model.errors import UserError
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
+from model.tokenformer_config import tokenformer_config
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter

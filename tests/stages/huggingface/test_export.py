@@ -8,11 +8,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from model.config import ImageInput, RotaryScaling, TokenformerConfig
+from model.config import ImageInput, RotaryScaling
+from model.config_growth import grow_config, ramp_config
 from model.decoder_config import decoder_config
 from model.errors import UserError
-from model.policy import GrowthPolicy, grow_config, ramp_config
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import export as exporting
 from stages.huggingface import same_logits

@@ -13,10 +13,11 @@ from PIL import Image
 
 from growctl.evaluate.model_card import model_card
 from growctl.runs.show import read_facts
-from model.config import ImageInput, tokenformer_config
+from model.config import ImageInput
+from model.config_growth import grow_config
 from model.decoder_config import decoder_config
-from model.policy import grow_config
 from model.shapes import ModelConfig
+from model.tokenformer_config import tokenformer_config
 from stages.checkpoint.pretrained import load_pretrained
 from stages.huggingface.export import export_huggingface
 from stages.huggingface.record import HuggingFaceExport

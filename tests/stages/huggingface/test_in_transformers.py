@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from model.config_growth import grow_config
 from model.initialization import build_model
-from model.policy import grow_config
 from model.tokenformer import Tokenformer
 from stages.huggingface.decoders import rope_parameters
 from stages.huggingface.layouts import tokenformer_settings, tokenformer_tensors

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig
 from model.decoder_config import DecoderConfig, decoder_config
 from model.errors import Failure
 from model.growth import grow_model
@@ -20,6 +19,7 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
+from model.tokenformer_config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig
 from stages.inspect.facts import Layer, Scores
 from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config

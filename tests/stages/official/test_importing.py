@@ -10,8 +10,8 @@ import pytest
 import torch
 from deepspeed.utils import zero_to_fp32
 
-from model.config import TokenformerConfig
 from model.language_model import LanguageModel
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint import load_model
 from stages.checkpoint.foreign import open_weights
 from stages.checkpoint.lineage import TrainingCost

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from model.config_growth import ramp_config
 from model.initialization import build_model
 from model.parameter_names import OptimizerName
-from model.policy import ramp_config
 from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.engine import build_engine
 from stages.engine.engine_state import drop_rejected_gradient, engine_states, group_steps, start_moments

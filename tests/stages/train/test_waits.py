@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from model.config_growth import ramp_config
 from model.initialization import build_model
-from model.policy import ramp_config
 from model.precision import Precision
 from stages.checkpoint.lineage import TrainingRecord
 from stages.engine.engine import build_engine
