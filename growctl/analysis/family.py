@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE
+from growctl.analysis.conditions import EACH_SIZE
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.groups import Arm, Group, size_text
-from growctl.analysis.judge import Opponent, Verdict, interval_text, judge
+from growctl.analysis.judge import Verdict, interval_text, judge
+from growctl.analysis.opponents import Opponent, from_scratch_kinds
 from growctl.analysis.statistics import Outcome
 from growctl.runs.runs import RunReport
 from growctl.text.formatting import scientific
@@ -72,8 +73,7 @@ def family(group: Group) -> Family | None:
     models = tuple(_verdict(group, arm) for arm in arms)
     prices = [_price(run) for run in group.ladder.runs.values()]
     flops = None if None in prices else fmean(price for price in prices if price is not None)
-    costs = [fmean(FLOPS.of(run.stages) or 0.0 for run in arm.runs.values()) for arm in arms]
-    parts = [(cost, verdict.multiplier) for cost, verdict in zip(costs, models, strict=True)]
+    parts = [(arm.flops, verdict.multiplier) for arm, verdict in zip(arms, models, strict=True)]
     sums = []
     for end in ("estimate", "low", "high"):
         terms = [
@@ -91,7 +91,7 @@ def family(group: Group) -> Family | None:
 
 def _verdict(group: Group, arm: Arm) -> Verdict:
     """The verdict on one finished model, against controls of its size."""
-    kinds = (EACH_SIZE, BEST_SCRATCH, f"{group.first.conditions.get('model.family', 'tokenformer')}-scratch")
+    kinds = from_scratch_kinds(group.first)
     own = tuple(each for each in group.controls if each.control in kinds and each.num_parameters == arm.num_parameters)
     model = replace(group, name=f"{arm.name} of {group.name}", ladder=arm)
     name = f"training {size_text(arm.num_parameters)} from scratch"

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from growctl.analysis.conditions import PEAK, SEED, control_differs, grows_nothing, measured_alike, recipe, shown
+from growctl.analysis.costs import FLOPS, Currency
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import short_count
@@ -56,6 +57,17 @@ class Arm:
     def losses(self) -> dict[int, float]:
         """Final losses in nats per token, by seed."""
         return {seed: loss for seed, run in self.runs.items() if (loss := run.final_loss) is not None}
+
+    @property
+    def flops(self) -> float:
+        """The mean FLOPs of its models; 0 if any is not known."""
+        return self.mean_cost(FLOPS) or 0.0
+
+    def mean_cost(self, currency: Currency) -> float | None:
+        """The mean cost of its models over the seeds; None if any is not known."""
+        costs = [currency.of(run.stages) for run in self.runs.values()]
+        known = [cost for cost in costs if cost is not None]
+        return fmean(known) if known and len(known) == len(costs) else None
 
     @property
     def diverged(self) -> tuple[int, ...]:

@@ -3,24 +3,23 @@
 The only place that compares. Report, page, JSON, `compare`, sweeps and model cards show these records.
 """
 
-import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import truediv
 from pathlib import Path
 from statistics import fmean
 
 from growctl.analysis import statistics
-from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, PEAK, UNGROWN, grows_nothing, same_machines
+from growctl.analysis.conditions import BEST_SCRATCH, PEAK, UNGROWN, grows_nothing, same_machines
 from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
-from growctl.analysis.curve import EQUAL_COST
-from growctl.analysis.groups import Arm, Group, peak, seeds_text, size_text
+from growctl.analysis.groups import Arm, Group, peak, seeds_text
+from growctl.analysis.opponents import Opponent, from_scratch_kinds, opponents
 from growctl.analysis.statistics import Multiplier, Outcome
 from growctl.ledger.entries import BaseEntry
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import scientific, short_count
+from growctl.text.formatting import scientific
 from stages.counted import counted
 
 FEWEST_BUDGETS = 3
@@ -33,6 +32,8 @@ STRONGEST = "The strongest opponent is missing"
 """How `Verdict.missing` begins where that is what is missing."""
 MORE_BUDGETS = "What the same loss costs without growing is unknown: train more budgets."
 ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
+
+_STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "the start checkpoint trained on"}
 
 
 @dataclass(frozen=True)
@@ -96,72 +97,9 @@ class Verdict:
     """What may make the result worth less, one sentence each, the most important first."""
 
 
-@dataclass(frozen=True)
-class Opponent:
-    """What a ladder is compared with."""
-
-    name: str
-    kind: str
-    curves: tuple[tuple[Arm, ...], ...]
-    """The arms by size, or by size and setting; the best curve decides."""
-    is_strictest: bool = True
-    """Whether no stronger one is missing."""
-    unknown: str = ""
-    """Why nothing can be won against it, or compared with it at all."""
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The arms of all curves."""
-        return tuple(arm for curve in self.curves for arm in curve)
-
-
 def verdicts(group: Group) -> list[Verdict]:
     """The verdicts on the ladders of `group`, the one that decides first."""
     return [judge([group], opponent) for opponent in opponents(group)]
-
-
-def opponents(group: Group) -> list[Opponent]:
-    """What the ladders of `group` are compared with: their start checkpoint trained on, the best size from scratch, and
-    then other ways to grow."""
-    others: dict[str, list[Arm]] = {}
-    for arm in group.controls:
-        if arm.control not in _from_scratch(group.first) and arm.control:
-            others.setdefault(f"{arm.control} {arm.num_parameters}", []).append(arm)
-    from_scratch = scratch_opponent(group)
-    named = [
-        Opponent(_NAMES[kind](arms[0]) if (kind := arms[0].control or "") in _NAMES else kind, kind, (tuple(arms),))
-        for arms in others.values()
-    ]
-    found = sorted([*([from_scratch] if from_scratch else []), *named], key=lambda opponent: opponent.kind != UNGROWN)
-    if found and (found[0].kind == UNGROWN if group.first.base else from_scratch):
-        return found
-    return [replace(opponent, is_strictest=False) for opponent in found]
-
-
-def scratch_opponent(group: Group) -> Opponent | None:
-    """Training from scratch: the best of all sizes of the ladder that were trained for about its cost.
-
-    None if no such control was asked for.
-    """
-    arms = [arm for arm in group.controls if arm.control in _from_scratch(group.first)]
-    if not arms or all(arm.control == EACH_SIZE for arm in arms):
-        return None
-    flops = mean_cost(group.ladder, FLOPS)
-    sizes = dict.fromkeys(stage.num_parameters for stage in group.first.stages)
-    others = dict.fromkeys(arm.num_parameters or 0 for arm in arms if arm.control == BEST_SCRATCH)  # of other depths
-    by_size = {size: tuple(arm for arm in arms if arm.num_parameters == size) for size in sizes | others}
-    measured = tuple(some for some in by_size.values() if any(arm.losses for arm in some))
-    lacking = [short_count(size) for size, some in by_size.items() if not some or (flops and not _covers(some, flops))]
-    asked = any(arm.control == BEST_SCRATCH for arm in arms)
-    if asked and lacking:
-        why = f"no control of {' and '.join(lacking)} parameters counts at the ladder's FLOPs yet"
-        return Opponent(_BEST, BEST_SCRATCH, measured, unknown=why if group.ladder.runs else "")
-    if not lacking and len(sizes) > 1:
-        return Opponent(_BEST, BEST_SCRATCH, measured)
-    last = list(sizes)[-1] if sizes else None
-    own = by_size.get(last or 0, ()) or tuple(arms)
-    name = f"training {size_text(own[0].num_parameters)} from scratch"
-    return Opponent(name, own[0].control or "", (own,), is_strictest=len(sizes) == 1)
 
 
 def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Verdict:
@@ -171,8 +109,8 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     question = "" if opponent.kind == LADDER else _question(group.first)
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "", question)
     if not opponent.is_strictest:
-        unknown = replace(unknown, missing=_is_missing(strongest), command=training_command(candidates, strongest))
-    needed = replace(opponent, curves=tuple(_needed(group.ladder, curve) for curve in opponent.curves))
+        unknown = replace(unknown, missing=_is_missing(strongest), command=_training_command(candidates, strongest))
+    needed = opponent.needed_by(group.ladder)
     needless = "at a budget that the comparison does not need, and does not count."
     diverged = (f"{_divergence(arm, arm.name)}, {needless}" for arm in opponent.arms if arm not in needed.arms)
     cautions = (*_cautions(group, opponent), *diverged)
@@ -187,13 +125,12 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         return replace(unknown, claim=f"Not known: {opponent.unknown}.", cautions=cautions)
     others, why_no_others = _other_costs(group, counting)
     deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
-    flops = [mean_cost(arm, FLOPS) or 0.0 for arm in (deciding, group.ladder)]
-    ratio = flops[0] / flops[1] if flops[1] else None
-    without_growth = (*_from_scratch(group.first), UNGROWN)
+    ratio = deciding.flops / group.ladder.flops if group.ladder.flops else None
+    without_growth = (*from_scratch_kinds(group.first), UNGROWN)
     if opponent.is_strictest and opponent.kind in without_growth and test.multiplier.estimate is None:
         budget = (ratio or 1) * (0.5 if test.multiplier.kind == "not bracketed" else 2)
         kind = UNGROWN if opponent.kind == UNGROWN else BEST_SCRATCH
-        unknown = replace(unknown, missing=MORE_BUDGETS, command=training_command(candidates, kind, budget))
+        unknown = replace(unknown, missing=MORE_BUDGETS, command=_training_command(candidates, kind, budget))
     verdict = replace(
         unknown,
         outcome=test.outcome,
@@ -221,7 +158,7 @@ def alone(group: Group) -> Verdict:
     why = f"{group.name} is {state}" if state and not group.ladder.runs else f"it has {what} to compare it with"
     claim, kind = f"Not known: {why}.", _strongest(group)
     verdict = Verdict(group.name, "", "", "unknown", claim, _question(group.first), cautions=group.notes)
-    return replace(verdict, missing=_is_missing(kind), command=training_command([group], kind))
+    return replace(verdict, missing=_is_missing(kind), command=_training_command([group], kind))
 
 
 def _question(ladder: RunReport) -> str:
@@ -240,11 +177,7 @@ def _strongest(group: Group) -> str:
     return UNGROWN if group.first.base else BEST_SCRATCH
 
 
-def _is_missing(kind: str) -> str:
-    return f"{STRONGEST}: {_STRONGEST[kind]}."
-
-
-def training_command(groups: Sequence[Group], kind: str, budget: float = 1.0) -> str:
+def _training_command(groups: Sequence[Group], kind: str, budget: float = 1.0) -> str:
     """The command that trains controls of `kind` beside the ladders of `groups`, with `budget` among others.
 
     Empty if one of them was imported: its schedule and its data are elsewhere.
@@ -262,45 +195,29 @@ def training_command(groups: Sequence[Group], kind: str, budget: float = 1.0) ->
     return f'for schedule in {schedules}; do growctl run "$schedule" {asked}; done'
 
 
+def _is_missing(kind: str) -> str:
+    return f"{STRONGEST}: {_STRONGEST[kind]}."
+
+
 def interval_text(low: float | None, high: float | None) -> str:
     """`1.14x to 1.80x`, `above 1.14x`, `below 1.80x`, or empty."""
-    if high is None:
-        if low is None:
-            return ""
-        return f"above {low:.2f}x"
-    return f"below {high:.2f}x" if low is None else f"{low:.2f}x to {high:.2f}x"
+    if low is None:
+        return "" if high is None else f"below {high:.2f}x"
+    return f"above {low:.2f}x" if high is None else f"{low:.2f}x to {high:.2f}x"
 
 
 def multiplier_text(multiplier: Multiplier | None) -> str:
     """`1.44x (1.14x to 1.80x)`; `at most 1.44x` off a chord; why it is not known."""
     if multiplier is None:
         return "-"
-    if multiplier.estimate is None:
-        return interval_text(multiplier.low, multiplier.high) or multiplier.kind
-    at_most = "at most " if multiplier.kind == "chord" else ""
     interval = interval_text(multiplier.low, multiplier.high)
-    return f"{at_most}{multiplier.estimate:.2f}x" + (f" ({interval})" if interval else "")
+    if multiplier.estimate is None:
+        return interval or multiplier.kind
+    return _estimate_text(multiplier) + (f" ({interval})" if interval else "")
 
 
-_BEST = "training the best size from scratch"
-_STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "the start checkpoint trained on"}
-_NAMES: dict[str, Callable[[Arm], str]] = {
-    "decoder-scratch": lambda arm: f"training a decoder of {size_text(arm.num_parameters)} from scratch",
-    "single-jump": lambda arm: f"growing to {size_text(arm.num_parameters)} in a single jump",
-    "ungrown": lambda arm: f"training its {size_text(arm.num_parameters)} on",
-    "official-growth": lambda arm: f"growing to {size_text(arm.num_parameters)} as the official code does",
-}
-
-
-def _from_scratch(ladder: RunReport) -> tuple[str, ...]:
-    return f"{ladder.conditions.get('model.family', 'tokenformer')}-scratch", BEST_SCRATCH, EACH_SIZE
-
-
-def _covers(arms: Sequence[Arm], flops: float) -> bool:
-    """Whether any of `arms` cost about `flops`, or some less and some more."""
-    costs = [cost for arm in arms if arm.losses and (cost := mean_cost(arm, FLOPS))]
-    near = any(abs(cost / flops - 1) <= EQUAL_COST for cost in costs)
-    return near or (bool(costs) and min(costs) < flops < max(costs))
+def _estimate_text(multiplier: Multiplier) -> str:
+    return f"{'at most ' * (multiplier.kind == 'chord')}{multiplier.estimate:.2f}x"
 
 
 def _why_unknown(group: Group, opponent: Opponent) -> str:
@@ -320,22 +237,6 @@ def _why_unknown(group: Group, opponent: Opponent) -> str:
     return ""
 
 
-def _needed(ladder: Arm, curve: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    """A curve without arms that diverged at budgets that the comparison does not need: those outside the stretch
-    between sound arms that holds both the ladder's cost and the cost of its loss."""
-    flops, sound = mean_cost(ladder, FLOPS), [arm for arm in curve if arm.losses and not arm.diverged]
-    points = [(mean_cost(arm, FLOPS) or 0.0, fmean(arm.losses.values())) for arm in sound]
-    if len(sound) == len(curve) or not flops or not ladder.losses or not all(cost for cost, _ in points):
-        return curve
-    reached = statistics.cost_at_loss(points, fmean(ladder.losses.values()))[0]
-    low, high = min(flops, reached or 0.0), max(flops, reached or math.inf)
-    below = [cost for cost, _ in points if cost <= low * (1 + EQUAL_COST)]
-    above = [cost for cost, _ in points if cost >= high / (1 + EQUAL_COST)]
-    if not below or not above:
-        return curve
-    return tuple(arm for arm in curve if not arm.diverged_flops or max(below) <= arm.diverged_flops <= min(above))
-
-
 def _test(
     candidates: Sequence[Group], curves: Sequence[Sequence[Arm]], which: int, currency: Currency
 ) -> statistics.Test | None:
@@ -351,15 +252,8 @@ def _test(
 
 
 def _measured(arm: Arm, currency: Currency) -> statistics.MeasuredArm | None:
-    cost = mean_cost(arm, currency)
+    cost = arm.mean_cost(currency)
     return statistics.MeasuredArm(arm.name, cost, arm.losses) if cost and arm.losses else None
-
-
-def mean_cost(arm: Arm, currency: Currency) -> float | None:
-    """The mean cost of an arm's models over the seeds; None if any is not known."""
-    costs = [currency.of(run.stages) for run in arm.runs.values()]
-    known = [cost for cost in costs if cost is not None]
-    return fmean(known) if known and len(known) == len(costs) else None
 
 
 def _other_costs(group: Group, curves: Sequence[Sequence[Arm]]) -> tuple[dict[str, Multiplier], str]:
@@ -376,11 +270,10 @@ def _other_costs(group: Group, curves: Sequence[Sequence[Arm]]) -> tuple[dict[st
 
 def _deciding(group: Group, curve: Sequence[Arm], kind: str) -> Arm:
     """The arm of a curve that says most: see `Verdict.flops_ratio`."""
-    by_cost = sorted(curve, key=lambda arm: mean_cost(arm, FLOPS) or 0.0)
+    by_cost = sorted(curve, key=lambda arm: arm.flops)
     if kind in ("not reached", "not bracketed"):
         return by_cost[-1 if kind == "not reached" else 0]
-    flops = mean_cost(group.ladder, FLOPS) or 0.0
-    return min(by_cost, key=lambda arm: abs((mean_cost(arm, FLOPS) or 0.0) - flops))
+    return min(by_cost, key=lambda arm: abs(arm.flops - group.ladder.flops))
 
 
 def _alike(arm: Arm, arms: Sequence[Arm]) -> list[Arm]:
@@ -397,7 +290,7 @@ def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
     return Side(
         name=name,
         num_parameters=arm.num_parameters,
-        costs={each.key: cost for each in CURRENCIES if (cost := mean_cost(arm, each)) is not None},
+        costs={each.key: cost for each in CURRENCIES if (cost := arm.mean_cost(each)) is not None},
         train_tokens=fmean(tokens) if is_whole else None,
         epochs=fmean(map(truediv, tokens, sizes)) if is_whole and is_sized else None,
         evaluation_flops=fmean(sum(part.evaluation_flops for part in each) for each in parts),
@@ -451,7 +344,7 @@ def _divergence(arm: Arm, name: str) -> str:
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
     if len(curve) < FEWEST_BUDGETS:
         yield f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS}."
-    by_cost = sorted(curve, key=lambda arm: mean_cost(arm, FLOPS) or 0.0)
+    by_cost = sorted(curve, key=lambda arm: arm.flops)
     losses = [fmean(arm.losses.values()) for arm in by_cost]
     if losses != sorted(losses, reverse=True):
         yield "A control with more FLOPs ended with a higher loss than one with fewer."
@@ -464,8 +357,7 @@ def _claim(verdict: Verdict, stronger: str) -> str:
     who = "growing" if grows_nothing(verdict.kind) else verdict.ladder
     seeds = seeds_text(verdict.seeds)
     needs = _needs(verdict, multiplier, who)
-    difference = multiplier.loss_difference
-    nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
+    nats = "" if multiplier.loss_difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
     if verdict.outcome == "won" and stronger:
         return f"Won only against a weaker opponent than {stronger}: {needs} ({seeds}).{nats}"
     if verdict.outcome in ("won", "lost"):
@@ -494,8 +386,7 @@ def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
     interval = interval_text(multiplier.low, multiplier.high)
     ends = f", 95% interval {interval}" if interval else ""
     if multiplier.estimate is not None:
-        at_most = "at most " if multiplier.kind == "chord" else ""
-        return f"to the same loss, {verdict.opponent} takes {at_most}{multiplier.estimate:.2f}x the FLOPs{ends}"
+        return f"to the same loss, {verdict.opponent} takes {_estimate_text(multiplier)} the FLOPs{ends}"
     ratio = f"{verdict.flops_ratio:.2f}x" if verdict.flops_ratio is not None else "an unknown multiple of"
     if multiplier.kind == "not reached":
         return f"{verdict.opponent} with {ratio} the FLOPs did not reach its loss{ends}"

@@ -10,17 +10,8 @@ from growctl.analysis.conditions import Difference, differences, measured_alike
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.family import Family, family, model_arms
 from growctl.analysis.groups import Arm, Group, groups, values_text
-from growctl.analysis.judge import (
-    LADDER,
-    Opponent,
-    Verdict,
-    alone,
-    judge,
-    mean_cost,
-    opponents,
-    scratch_opponent,
-    verdicts,
-)
+from growctl.analysis.judge import LADDER, Verdict, alone, judge, verdicts
+from growctl.analysis.opponents import Opponent, opponents, scratch_opponent
 from growctl.runs.runs import RunReport
 
 MOST_PAIRS = 10
@@ -159,7 +150,7 @@ def _losses(arm: Arm) -> ArmLosses:
         name=arm.name,
         control=arm.control,
         num_parameters=arm.num_parameters,
-        flops=mean_cost(arm, FLOPS),
+        flops=arm.mean_cost(FLOPS),
         mean=fmean(losses.values()) if losses else None,
         losses=losses,
         runs={seed: run.name for seed, run in arm.runs.items()},
