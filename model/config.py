@@ -83,8 +83,8 @@ class ImageInput(Strict):
     channels: Annotated[Literal[1, 3], example(1, "channels")] = 3
     """Channels of an image: 3 are red, green and blue, 1 is its brightness."""
     pooling: Annotated[Literal["class_token", "mean"], example("mean")] = "class_token"
-    """What the head reads of the final norm's output: that of the class token, a learned data token before the patches,
-    or the mean over all patches."""
+    """What the output head reads: the final norm's output at the class token, a learned data token before the patches,
+    or its mean over all patches."""
 
     @property
     def num_patches(self) -> int:

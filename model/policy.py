@@ -62,15 +62,15 @@ class GrowthPolicy(Strict):
     square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
     tau: Annotated[TauPolicy, example("frozen")] = "ramp"
     """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
-    tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
-    the new generation is normalised separately, with its own tau."""
+    tau stays. anneal: tau stays at the growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once.
+    per-generation: new tokens are normalised apart, with their own tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
     """Noise added to copies, in units of a new token's standard deviation (`init: copy`); of a widened decoder,
     relative to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers go (`stages.N.num_layers`). append: after the last one. interleave: spread evenly between the
-    old ones. copy-stack: copies of all layers on top of them (G_stack). copy-middle: copies of as many middle layers as
-    are added, right above these (arXiv 2609.19107). Copies need allow_jump."""
+    """Where new layers go. append: after the last one. interleave: spread evenly between the old ones. copy-stack:
+    copies of all layers, on top of them (G_stack). copy-middle: copies of as many middle layers as are added, right
+    above these (arXiv 2609.19107). Copies need `allow_jump`."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
     allow_jump: Annotated[bool, example(True)] = False

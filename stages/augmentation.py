@@ -36,9 +36,8 @@ class Augmentation(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
-    """The least and the most share of the area in a random part of an image, with an aspect ratio from 3/4 to 4/3,
-    which is resized to the model's size. By default the shorter side is resized and the centre cut out, as in
-    evaluation."""
+    """The least and the most share of an image's area in a random crop, with an aspect ratio from 3/4 to 4/3, resized
+    to the model's size. By default the shorter side is resized and the centre cut out, as in evaluation."""
     flip: Annotated[bool, example(True)] = False
     """Whether half of the images are mirrored, left to right."""
     randaugment: RandAugment | None = None

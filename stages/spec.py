@@ -168,14 +168,14 @@ class Anomalies(Strict):
 
     non_finite: Annotated[Action, example("rollback")] = "skip"
     """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
-    data since then. stop: stop the run."""
+    data since. stop: stop the run."""
     spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
+    """What to do if a step's loss is far above earlier ones: as above, or ignore it and train on the step."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
     """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
     window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
-    """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
-    the window is full."""
+    """Steps whose losses give that median and deviation. There are no spikes until the warm-up and the ramp are over
+    and the window is full."""
     most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
     """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.fields import Count, Duration, Size, blocks_by_path
 from growctl.schedule.json_schema import schedule_schema
-from growctl.text.formatting import duration
+from growctl.text.formatting import byte_count, duration
 from tools.tables import REPOSITORY
 
 PAGE = REPOSITORY / "docs/keys.md"
@@ -22,22 +22,14 @@ _START = """\
 
 <!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
-Every key of a [schedule](schedules.md), with its default, its unit and the values it may have. A dot leads into a
-block: `training.batch_size` is the key `batch_size` in the block `training:`. `N` stands for the number of an entry in
-a list, counted from 0: `stages.0.train_tokens` is the budget of the first stage. You can set every key in the file, or
-on the command line: `growctl validate quickstart training.batch_size=32 stages.0.train_tokens=2M`. `growctl schema`
-prints the same as a JSON Schema, which editors use to complete and check a schedule.
+Every key of a [schedule](schedules.md), with the values it may have, its unit and its default. A key without a default
+is optional, unless it says *required*. A dot leads into a block: `training.batch_size` is the key `batch_size` of the
+block `training`. `N` is the number of an entry in a list, counted from 0: `stages.0.train_tokens` is the budget of the
+first stage. You can set each key in the file or on the command line: `growctl plan quickstart training.batch_size=32`.
+`growctl schema` prints the same as a JSON Schema, for editors.
 
-A *count* is a whole number from 1 on, also written as `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h`
-or seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes.
-"""
-
-_DEFAULTS = """
-### `defaults`
-
-{description}
-
-A list of names, paths and choices; default `[_self_]`. `defaults: [quickstart, {{launch: slurm}}, _self_]`
+A *count* is a whole number from 1 on, also written `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h` or
+seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes.
 """
 
 
@@ -48,20 +40,15 @@ def _pattern(quantity: Any) -> str:
 
 
 _QUANTITIES = {
-    _pattern(Duration): "a duration",
-    _pattern(Size): "a size",
-    _pattern(Count): "a count{}",
+    _pattern(Duration): "duration",
+    _pattern(Size): "size",
+    _pattern(Count): "count{}",
 }
 """What people may write for a quantity, by its pattern. Only counts have a range worth naming."""
 
 _USUAL_RANGE = " from 1 to 1e14"
 
-_RANGE = {
-    "exclusiveMinimum": "above {:g}",
-    "minimum": "{:g} or more",
-    "exclusiveMaximum": "below {:g}",
-    "maximum": "{:g} at most",
-}
+_RANGE = {"exclusiveMinimum": "> {:g}", "minimum": ">= {:g}", "exclusiveMaximum": "< {:g}", "maximum": "<= {:g}"}
 _OWN_WORDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
 _SCHEMA = Schedule.model_json_schema()
 _BLOCKS: dict[str, Any] = _SCHEMA["$defs"] | {"Schedule": _SCHEMA}
@@ -98,14 +85,18 @@ class Key:
 
     @property
     def entry(self) -> str:
-        """The part of the page on this key."""
-        unit, default, value = self.schema.get("unit"), "; required", self.schema.get("default")
+        """The part of the page on this key. Its example is shown if neither a default nor a list of values does."""
+        unit, default, value = self.schema.get("unit"), "required", self.schema.get("default")
         if "default" in self.schema:
-            shown = f" ({duration(value)})" if unit == "seconds" and value is not None else ""
-            default = "" if value is None else f"; default `{as_yaml(value)}`{shown}"
-        in_unit = f" ({unit})" if unit and not unit.startswith("pure number") else ""
-        allowed = f"{self.allowed[0].upper()}{self.allowed[1:]}{in_unit}"
-        return f"\n### `{self.path}`\n\n{_wrapped(self.description)}\n\n{allowed}{default}. `{self.example}`\n"
+            known = {"seconds": duration, "bytes": byte_count}.get(str(unit), as_yaml)
+            default = "" if value is None else f"default `{known(value)}`"
+        if unit in ("seconds", "bytes") or (unit or "").startswith("pure number"):
+            unit = None
+        allowed = "" if self.allowed == "`true`, `false`" and default else self.allowed
+        facts = "; ".join(filter(None, (allowed, unit, default)))
+        needs_example = value in (None, [], {}) and not self.allowed.startswith("`")
+        example = f" `{self.example}`" if needs_example else ""
+        return _wrapped(f"- **`{self.name}`** ({facts}): {self.description}{example}", "  ") + "\n"
 
 
 def every_key() -> Iterator[Key]:
@@ -119,9 +110,20 @@ def page() -> str:
     sections = ""
     for path, block in blocks_by_path(Schedule):
         title, meaning = f"`{path}`" if path else "The top level", _one_line(_BLOCKS[block.__name__]["description"])
-        sections += f"\n## {title}\n\n{_wrapped(meaning)}\n" + ("" if path else _defaults())
-        sections += "".join(key.entry for key in _keys(path, _BLOCKS[block.__name__]))
+        sections += f"\n## {title}\n\n{_wrapped(meaning)}\n\n" + ("" if path else _defaults())
+        sections += "".join(_entries(path, list(_keys(path, _BLOCKS[block.__name__]))))
     return _START + sections
+
+
+def _entries(path: str, keys: list[Key]) -> Iterator[str]:
+    """The keys of a block; of those that another block explains in the same words, only their names."""
+    outer, _, number = path.rpartition(".")
+    known = {key.name: key.description for key in every_key() if key.path == f"{outer.split('.')[0]}.{key.name}"}
+    same = [key for key in keys if number == "N" and known.get(key.name, "").startswith(key.description)]
+    if same:
+        names = ", ".join(f"**`{key.name}`**" for key in same)
+        yield _wrapped(f"- {names}: as in [`{outer.split('.')[0]}`](#{outer.split('.')[0]}).", "  ") + "\n"
+    yield from (key.entry for key in keys if key not in same)
 
 
 def as_yaml(value: Any) -> str:
@@ -149,11 +151,15 @@ def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
 
 def _defaults() -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
-    return _DEFAULTS.format(description=_wrapped(f"{described} [More](schedules.md#overrides-and-composition)."))
+    example = "`defaults: [quickstart, {launch: slurm}, _self_]`"
+    facts = "**`defaults`** (list of names, paths and choices; default `[_self_]`)"
+    return _wrapped(f"- {facts}: {described} [More](schedules.md#overrides-and-composition). {example}", "  ") + "\n"
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, indent: str = "") -> str:
+    text = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)  # code stays on one line
+    lines = textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 def _one_line(text: str) -> str:
@@ -176,26 +182,25 @@ def _allowed(schema: Mapping[str, Any]) -> str:
         return ", or ".join(map(_allowed, forms))
     if "$ref" in schema:
         block = _BLOCKS[schema["$ref"].rpartition("/")[2]]
-        return f"a block with {', '.join(f'`{name}`' for name in block['properties'])}"
+        return f"block with {', '.join(f'`{name}`' for name in block['properties'])}"
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{as_yaml(value)}`" for value in schema.get("enum") or [schema["const"]])
     match schema["type"]:
         case "array":
-            return f"a list{_length(schema)}; each entry is {_allowed(schema['items'])}"
+            return f"list{_length(schema)}, each {_allowed(schema['items'])}"
         case "object":
             (pattern,) = schema["patternProperties"]
-            return f"a block of names and values; each name is text that matches `{pattern}`"
+            return f"block of values; names match `{pattern}`"
         case "boolean":
             return "`true`, `false`"
         case "number":
-            return "a number" + "".join(
-                f", {words.format(schema[name])}" for name, words in _RANGE.items() if name in schema
+            return "number" + ",".join(
+                f" {words.format(schema[name])}" for name, words in _RANGE.items() if name in schema
             )
         case "integer":
-            return f"a whole number{_whole_range(schema)}"
+            return f"whole number{_whole_range(schema)}"
     pattern, most = schema.get("pattern"), schema.get("maxLength")
-    words = [f" that matches `{pattern}`"] * bool(pattern) + [f" of {most} characters at most"] * bool(most)
-    return "text" + "".join(words) + ", not empty" * bool(schema.get("minLength"))
+    return "text" + f" that matches `{pattern}`" * bool(pattern) + f" of {most} characters at most" * bool(most)
 
 
 def _whole_range(schema: Mapping[str, Any]) -> str:
@@ -204,7 +209,7 @@ def _whole_range(schema: Mapping[str, Any]) -> str:
     first = limits["minimum"] if "minimum" in limits else limits["exclusiveMinimum"] + 1
     last = limits.get("maximum", limits.get("exclusiveMaximum", math.inf) - 1)
     if last == math.inf:
-        return f", {first} or more"
+        return f" >= {first}"
     return f" from {first} to {last if last < 10**10 else f'{last:.0e}'.replace('e+', 'e')}"
 
 

@@ -80,10 +80,10 @@ class ModelBlock(Block):
     """The model: the settings that all stages of a run share."""
 
     family: Annotated[Literal["tokenformer", "decoder"], example("tokenformer")] = "tokenformer"
-    """tokenformer: all linear layers of a block are Pattentions. decoder: they are linear, as in GPT-NeoX or Llama."""
+    """tokenformer: all linear layers of a block are Pattentions. decoder: linear layers, as in GPT-NeoX or Llama."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
-    """Blocks, one after another, before any stage changes the depth. 0, for a tokenformer: only the embedding, the
-    final norm and the output head."""
+    """Blocks before any stage changes the depth. 0 (tokenformer): only the embedding, the final norm and the output
+    head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Annotated[Width, example(4, "heads")]
@@ -113,11 +113,11 @@ class ModelBlock(Block):
     ffn_bias: Annotated[bool, example(False)] = True
     """Whether a decoder's FFN has biases."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
-    """Rows of the embedding; by default `data.vocab_size`, or the entries of the tokenizer if the text is a prepared
-    dataset. Required with `data.tokenizer` for other texts. For images, `data.images.num_classes`."""
+    """Rows of the embedding; by default `data.vocab_size` or, for a prepared dataset, the entries of its tokenizer.
+    Required with `data.tokenizer`. For images, it is `data.images.num_classes`."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
-    """How a Pattention turns the products of inputs and keys into weights of the values. l2_norm_gelu: L2 norm, then
-    GELU. gelu_l2_norm: GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
+    """How a Pattention turns products with keys into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm:
+    GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
     rotary_fraction: Annotated[float, Field(ge=0.0, le=1.0), example(0.5, "share of a head's dimensions")] = 0.25
     """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
     rotary_base: Annotated[PositiveFloat, example(500_000.0, "pure number")] = 10000.0
@@ -129,13 +129,13 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and those before it. By default all. The window is a mask, so training
-    takes as long as without; FLOPs count what is within it, and generated tokens read no more."""
+    """How many tokens a token attends to: itself and those before it; by default all. It is a mask, so training takes
+    as long as without it; FLOPs count what the window holds."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With attention_window, every so many layers one attends to all before: 4 means layers 3, 7, ..., counted from 0.
-    A layer that a growth adds gets the next number, wherever it is placed."""
+    """With `attention_window`: every so many layers, one attends to all tokens before: 4 means layers 3, 7, ...,
+    counted from 0. A layer that a growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
     embedding, and an output head of its own."""
@@ -154,8 +154,8 @@ class ReleaseBlock(Block):
     """How the learning rate of a release decays."""
 
     decay: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.1
-    """Steps of the release, as a share of its stage's steps. The rate decays over all of them. The default is what
-    MiniCPM (arXiv 2404.06395) found to be enough."""
+    """Steps of the release, over which the rate decays, as a share of its stage's steps. MiniCPM (arXiv 2404.06395)
+    found the default to be enough."""
 
 
 class StageBlock(Block):
@@ -164,18 +164,16 @@ class StageBlock(Block):
     name: Annotated[StageName, example("354m")]
     """Label, unique in the ladder, used in paths and tables."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O; by default as in the stage before."""
+    """Parameter tokens in each of Q, K, V and O; by default as before."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
-    """Parameter tokens in the FFN, or units of a decoder's; by default as in the stage before, or more with a decoder's
-    width."""
+    """Parameter tokens in the FFN, or units of a decoder's; by default as before, or more with a decoder's width."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
     """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Depth from this stage on; by default as in the stage before. New layers start as the identity and are placed by
-    `growth.depth`."""
+    """Depth from this stage on; by default as before. `growth.depth` places new layers, which start as the identity."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
-    """Width of a decoder from this stage on: a whole multiple of that before. The number of heads grows with it, and
-    they keep their width."""
+    """Width of a decoder from this stage on: a whole multiple of the one before. Heads keep their width, so their
+    number grows along."""
     num_heads: Annotated[Width | None, example(16, "heads")] = None
     """Attention heads of a decoder from this stage on, in whole groups; by default as before."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
@@ -183,28 +181,27 @@ class StageBlock(Block):
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
     until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
-    """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
-    default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
+    """With `training.ladder_tokens` or `ladder_flops`: where the stage ends, as a share of that budget. Every stage but
+    the last needs it, and it rises from stage to stage."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
-    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or with a
-    `sequence_length` of its own, as many as keep the data tokens per step of `training`."""
+    """Sequences per optimizer step, over all devices; by default `training.batch_size` or, with a `sequence_length` of
+    its own, as many as keep the tokens per step."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
-    """Context length of this stage; by default `training.sequence_length`. It must divide the longest context of the
-    ladder."""
+    """Context length; by default `training.sequence_length`. It must divide the longest context of the ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
-    """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
-    (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
+    """Steps over which new keys rise, or tau moves, after the growth to this stage; by default the share `growth.ramp`
+    or `growth.anneal` of the stage. If you extend a stage, give it the steps that the shorter one had."""
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
-    """Weights of the sources of `data.mixture` from the stage's first sample on; by default those of `data.mixture`. A
-    source without a weight, or with 0, is not read."""
+    """Weights of the sources of `data.mixture` during the stage; by default those of `data.mixture`. A source without a
+    weight, or with 0, is not read."""
     followed: Annotated[
         SkipJsonSchema[list[FollowedWeights] | None], Field(exclude_if=lambda followed: followed is None)
     ] = None
     """In place of `mixture`, for a control: the weights of its ladder's stages, at the same shares of its own steps.
     growctl writes it; users leave it out."""
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
-    """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
-    ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
+    """Whether the stage also ends in a finished model: a branch from its end on which the learning rate decays, while
+    the ladder continues undecayed. By default as `releases` says."""
 
 
 ControlKind = Literal[
@@ -222,23 +219,21 @@ class ControlBlock(Block):
     """A kind of run that growctl generates to compare the ladder with."""
 
     kind: Annotated[ControlKind, example("best-scratch")]
-    """tokenformer-scratch: the last stage's size from scratch. decoder-scratch: the decoder nearest to it in
-    parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
-    every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
-    last size in one growth. official-growth: the same ladder, grown as the official code grows it. ungrown: the
-    start checkpoint trained on at its own size."""
+    """tokenformer-scratch: the last size from scratch. decoder-scratch: the decoder nearest to it in parameters, from
+    scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of every finished model
+    (`releases`) from scratch, at that model's cost. single-jump: the first stage, then the last size in one growth.
+    official-growth: the ladder, grown as the official code does. ungrown: the start checkpoint trained on at its own
+    size."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
-    """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
-    run per entry. With three or more, the report can find the point of equal loss."""
+    """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of the finished model's); one run
+    for each. Three or more let the report find the point of equal loss."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]
-    """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. With several, the runs at
-    the budget nearest to 1 try each of them, and those at other budgets train at the one that ended lowest. Not for
-    single-jump and official-growth."""
+    """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. All are tried at the
+    budget nearest to 1, and the best one trains the other budgets. Not for single-jump and official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
-    """For best-scratch: also train the last stage's shape with these numbers of layers. A ladder that grows in tokens
-    alone has one depth, and another one may be better."""
+    """For best-scratch: also train the last stage's shape with these numbers of layers."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
@@ -279,13 +274,12 @@ class Schedule(Block):
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: Anomalies = Anomalies()
     releases: Annotated[Literal["all"] | None, example("all")] = None
-    """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
-    the stages with a `release` do."""
+    """all: every stage whose learning rate has not decayed ends in a release, a finished model. By default only the
+    stages with a `release` do."""
     controls: list[ControlBlock] = []
     trackers: Annotated[list[TrackerName], example(["tensorboard", "wandb"])] = []
-    """Experiment trackers that show the run too: tensorboard, wandb, mlflow, trackio (`pip install
-    'growctl[tensorboard]'`, ...). Offline, unless your environment variables name a server. You may change this when
-    you resume a run."""
+    """Experiment trackers that show the run too; each needs the extra of its name (`pip install 'growctl[wandb]'`).
+    Offline, unless your environment variables name a server. You may change this when you resume a run."""
     launch: LaunchBlock = LaunchBlock()
 
     def release_of(self, index: int) -> ReleaseBlock | None:

@@ -42,16 +42,16 @@ class MixtureBlock(SourceSpec):
     name: Annotated[SourceName, example("books")]
     """Label, unique in the mixture, used in `stages.N.mixture`, tables and reports; by default that of its corpus."""
     weight: Annotated[float, Field(gt=0.0, le=1e9), example(0.3, "pure number")]
-    """Its share of the training samples is this number, divided by the sum of all weights. The validation loss weights
-    the sources by it too, at every stage."""
+    """Its share of the training samples is this number over the sum of all weights. The validation loss weights the
+    sources by it too, at every stage."""
     epochs_at_most: Annotated[float | None, Field(gt=0.0, le=1e6), example(4, "epochs")] = None
-    """How often training may read it; by default as often as its weight asks for. `data.when_exhausted` says what
-    follows."""
+    """How often training may read it; by default as often as its weight asks for. Beyond that, `data.when_exhausted`
+    decides."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
     """A choice for `data` that growctl ships (docs/your-data.md), or a file data/NAME.yaml of yours. It sets the keys
-    of this entry that are not set here; its tokenizer does not count."""
+    of this entry that are not set here, except the tokenizer."""
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
-    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
+    """Rough number of training tokens in the text, from which `plan` computes epochs until the dataset is prepared."""
 
 
 class FollowedWeights(Block):
@@ -92,29 +92,27 @@ class DataBlock(DataSpec):
         description=f"{SourceSpec.model_fields['source'].description} Set either this or `mixture`.",
     )
     vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
-    """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
-    `tokenizer`, which has its own size."""
+    """Entries of the byte-level BPE that growctl trains; 8192 by default. Not together with `tokenizer`."""
 
     cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
-    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
-    share the cache, and the shards opened least recently go first."""
+    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. The shards opened least
+    recently go first."""
 
     retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
-    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
-    A server that denies access is not asked again."""
+    """For a prepared dataset at a URL: how long growctl retries after a network fault before training stops with an
+    error. It does not retry if access is denied."""
 
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
-    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
+    """Rough number of training tokens in the text, from which `plan` computes epochs until the dataset is prepared."""
 
     document_mask: Annotated[bool, example(True)] = False
-    """Whether the model attends within documents only: never to the documents before, and with positions counted from
-    the start of each. By default it also sees what comes before in its sequence, as in the published recipe. In a
-    prepared dataset, each document must end in the end of text and contain no other."""
+    """Whether a token attends only to its own document, with positions counted from the document's start. By default it
+    sees all that comes before in its sequence, as in the published recipe. In a prepared dataset, each document must
+    end in the end of text and contain no other."""
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
-    """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length
-    tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
-    still read once an epoch."""
+    """How documents become training sequences. concatenate: the stream of all documents is cut every `sequence_length`
+    tokens. best_fit: as few documents as possible are cut, and nothing is padded."""
 
     attended_tokens: Annotated[
         SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
@@ -135,8 +133,8 @@ class DataBlock(DataSpec):
     """Images to train on, in place of a text. The other keys of `data` are for texts; leave them out."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
-    """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
-    would come to that. others: the other sources take over, in proportion to their weights."""
+    """What follows when a source has been read `epochs_at_most` times. stop: a run that would come to that does not
+    start. others: the other sources take over, in proportion to their weights."""
 
     def attended_at(self, context: int) -> float:
         """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""

@@ -103,8 +103,8 @@ class HardwareBlock(Block):
     flops: Annotated[FlopsPerSecond | None, example("989T", "FLOPs per second")] = None
     """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
-    """Share of the peak that training achieves without activation checkpointing (model FLOPs utilisation). FLOPs that
-    it recomputes take as long as others. `plan --measure` times real steps instead."""
+    """Share of the peak that training reaches without activation checkpointing, whose extra FLOPs take as long as
+    others. `plan --measure` times real steps instead."""
     price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
     """Price of one device for one hour, in any currency."""
 
@@ -149,22 +149,19 @@ class SlurmBlock(Block):
     time_limit: Annotated[Duration, example("36h", "seconds")] = 24 * 3600
     """Time limit of one job; a run that is not done by then is queued again."""
     warn_before: Annotated[Duration, example("5m", "seconds")] = 120
-    """How long before the time limit SLURM warns the job; the workers then save and exit, and the job is queued
-    again."""
+    """How long before the limit SLURM warns the job; the workers then save and exit, and the job is queued again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
     """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
     array_limit: Annotated[PositiveInt | None, example(4, "runs")] = None
-    """How many runs of `--seeds` and `growctl sweep` may be in jobs at once, and how many jobs of `growctl prepare`; by
-    default all of them."""
+    """Runs of `--seeds` and `growctl sweep`, or jobs of `growctl prepare`, that run at once; by default all."""
     gpus: Annotated[bool, example(False)] = True
-    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
-    way (gres)."""
+    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them (gres)."""
     cpus_per_device: Annotated[PositiveInt, example(12, "CPU cores")] = 8
     """CPU cores to request per device."""
     memory: Annotated[Size | None, example("200GiB", "bytes")] = None
     """Host memory to request per node; by default all of it."""
     setup: Annotated[list[str], example(["module load cuda"])] = []
-    """Shell lines to run before the job starts, for example to load modules or activate an environment."""
+    """Shell lines that run before the job, for example to load modules."""
     options: Annotated[dict[OptionName, str | int | bool], example({"reservation": "my-reservation"})] = {}
     """Further sbatch options by their long names: {reservation: name, exclusive: true}, true for one without value."""
 
@@ -173,8 +170,7 @@ class SegmentsBlock(Block):
     """Activation checkpointing in segments of several blocks."""
 
     every: Annotated[Count, example(2, "blocks")]
-    """Blocks of a segment. More of them keep fewer inputs, but recompute more activations at a time; either way, each
-    block is computed once more."""
+    """Blocks of a segment. More keep fewer inputs but recompute more activations at a time."""
 
 
 class LaunchBlock(Block):
@@ -191,26 +187,24 @@ class LaunchBlock(Block):
     offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory,
-    one more forward pass. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
-    recomputed at a time. The results have the same bits on CPUs."""
+    """Keeps only the inputs of blocks (blocks) or of every N-th block (every: N) in the forward pass and recomputes the
+    rest in the backward pass: less memory for one more forward pass. Results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
-    """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
-    unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
-    'growctl[gpu]'`."""
+    """How the model is computed. eager: operator by operator; only this resumes with the same bits. compiled:
+    torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
     micro_batch_size: Annotated[Literal["auto"] | Count, example(4, "sequences")] = "auto"
-    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
-    known, else the device's whole share of the batch."""
+    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate or, if the device's memory is
+    not known, the device's whole share of the batch."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
-    """Environment variables of the workers on every machine. Not for secrets: the run's files store them. Of your own
-    variables, a hostfile's machines get those that change rounding, such as OMP_NUM_THREADS and MKL_CBWR."""
+    """Environment variables of the workers. Not for secrets: the run's files store them. From your own environment, a
+    hostfile's machines get only variables that change rounding, such as OMP_NUM_THREADS."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
     """How long the workers may take to save when the run is stopped, before growctl kills them."""
     hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
-    """growctl kills and restarts workers that make no progress for this long. Must exceed the time of a step, of a
+    """growctl kills and restarts workers that make no progress for this long. It must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
-    """How many times in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
+    """Times in a row, without a new checkpoint in between, that growctl restarts a stage whose workers crashed or
     hung."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""

@@ -97,13 +97,13 @@ class StartBlock(Block):
     `run`. By default a run starts from a new model."""
 
     checkpoint: Annotated[str | None, Field(min_length=1), example("runs/quickstart/stages/0-115k/final")] = None
-    """A checkpoint as every command takes it: its directory, a stage's or a run's directory, or RUN, RUN/STAGE,
-    RUN/STAGE/release or RUN/STAGE/step_... by name."""
+    """A checkpoint as every command takes it: its directory, that of a stage or run, or a name: RUN, RUN/STAGE,
+    RUN/STAGE/release or RUN/STAGE/step_..."""
     run: Annotated[str | None, Field(min_length=1), example("quickstart")] = None
     """A run in the same runs directory."""
     stage: Annotated[str | None, Field(min_length=1), example("115k")] = None
     """The stage of that run whose final/ to start from, or STAGE/release or STAGE/step_...; by default the newest
-    finished stage."""
+    finished one."""
     flops: Annotated[PositiveFloat | None, example(1e20, "FLOPs")] = None
     """Training FLOPs that the checkpoint cost; by default what its manifest records."""
     base: SkipJsonSchema[BaseBlock | None] = None

@@ -25,8 +25,8 @@ class TrainingBlock(Block):
     batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
-    """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
-    `until`. Set either this or ladder_flops."""
+    """Budget of all stages together, in place of a budget in every stage: each stage but the last has an `until`. Set
+    this or `ladder_flops`."""
     ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
     """The same in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
@@ -45,15 +45,15 @@ class LearningRateBlock(Block):
     shape: Annotated[RateShape, example("cosine")] = "wsd"
     """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
     span: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
-    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
-    warm-up and decay (as in the paper)."""
+    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own, as
+    in the paper."""
     warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
     """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step divided by those of
-    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
+    """Multiplies a stage's rate by its data tokens per step over those of `training`, to the power 0 (none), 1/2 (sqrt)
+    or 1 (linear)."""
 
 
 class EvaluationBlock(Block):
@@ -92,8 +92,8 @@ class CheckpointBlock(Block):
     keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
     """Also keep every n-th checkpoint of a stage; by default none."""
     keep_trunk: Annotated[bool, example(False)] = True
-    """Whether each stage whose learning rate decays (`wsd`) also saves and keeps the checkpoint right before the decay.
-    A longer schedule continues from it."""
+    """Whether each stage whose learning rate decays (`wsd`) also keeps the checkpoint right before the decay, from
+    which a longer schedule continues."""
     check_space: Annotated[bool, example(False)] = True
     """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
 
@@ -111,8 +111,8 @@ class OptimizerBlock(Block):
     """AdamW, whose defaults are the paper's values, or Muon for the matrices of the blocks."""
 
     name: Annotated[OptimizerName, example("muon")] = "adamw"
-    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, each generation of
-    parameter tokens by itself, and AdamW for the rest."""
+    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, each generation by
+    itself, and AdamW for the rest."""
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2), example([0.9, 0.98], "pure numbers")] = [0.9, 0.95]
     """Decay per step of AdamW's running means of the gradient and of its square."""
     epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
@@ -124,8 +124,8 @@ class OptimizerBlock(Block):
     momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
     """Decay per step of Muon's running mean of the gradient."""
     muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "factor")] = None
-    """Muon's learning rate as a multiple of AdamW's, which is that of the learning_rate block. By default 0.2 times
-    the square root of the model's width: then Muon's updates are about as large as AdamW's would be."""
+    """Muon's learning rate as a multiple of `learning_rate`; by default 0.2 times the square root of the width, which
+    makes its updates about as large as AdamW's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,8 +180,8 @@ class GrowthBlock(GrowthPolicy):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
-    """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
-    policy of your own; this is the default if one of those keys differs from growctl-default."""
+    """A named policy, which sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; none of these may contradict
+    it. custom: a policy of your own, and the default if one of these keys differs from growctl-default."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
@@ -189,16 +189,16 @@ class GrowthBlock(GrowthPolicy):
     old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
     """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
     lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
-    """Factors on the learning rate in a grown stage, one per generation, newest first. The last one also holds for all
-    older generations; by default 1."""
+    """Factors on the learning rate in a grown stage, one per generation, newest first; the last one also holds for all
+    older ones. By default 1."""
     weight_decay: Annotated[list[NonNegativeFloat], example([0.1, 0.0], "pure numbers")] = []
-    """Weight decay in a grown stage, one per generation, newest first. The last one also holds for all older
-    generations; by default optimizer.weight_decay."""
+    """Weight decay in a grown stage, one per generation, newest first; the last one also holds for all older ones. By
+    default `optimizer.weight_decay`."""
     rewarmup: RewarmupBlock = RewarmupBlock()
     """A second warm-up at the start of every grown stage; by default none."""
     when: Annotated[Literal["fixed", "slope"], example("slope")] = "fixed"
-    """When a stage ends. fixed: after its whole budget. slope: once its validation loss falls too slowly, at the latest
-    after its whole budget; the last stage always trains its whole budget."""
+    """When a stage ends. fixed: after its budget. slope: once its validation loss falls too slowly, at the latest after
+    its budget; the last stage always trains its whole budget."""
     slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
     """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5

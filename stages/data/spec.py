@@ -62,30 +62,27 @@ class SourceSpec(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1, examples=["/data/books/"])
-    """`python-stdlib`, or a text file, a folder or a glob: a local path or any fsspec URL (`s3://`, `gs://`,
-    `hf://`, `memory://`). Links in a local folder are followed. Files named `.jsonl` (also `.jsonl.gz`,
-    `.jsonl.zst`, `.json.gz`) hold one JSON document per line, `.parquet` one per row, `.tar` (also `.tar.gz`,
-    `.tar.zst`) the samples of a WebDataset. All other files are UTF-8 text: each file of a folder is a document; a
-    single file is cut into pieces of whole lines, about 16 KiB each. Or a prepared dataset: its directory, or a URL of
-    one, whose tokens are read on use."""
+    """`python-stdlib`, or a text file, a folder or a glob, by a local path or any fsspec URL (`s3://`, `gs://`,
+    `hf://`). `.jsonl` holds a JSON document a line, `.parquet` one a row, `.tar` the samples of a WebDataset; all other
+    files are UTF-8 text: a file of a folder is a document, a single file is cut into pieces of whole lines, about 16
+    KiB each. Files may be compressed. Or a prepared dataset: its directory, or a URL of one."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all
-    that are not hidden; the README of a repository on the Hugging Face hub is a text like any other."""
+    """Which files of a folder to read: a glob relative to the folder. By default all that are not hidden."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
-    """The text between two documents of a plain text file; it belongs to neither. It applies to every such
-    file."""
+    """The text between two documents of a plain text file; it belongs to neither."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
     """The key that holds the text of a JSON document, or the column of a Parquet file."""
 
     on_bad_record: BadRecordPolicy = Field("stop", examples=["skip"])
-    """What a record without a document does: a line that is not JSON, a record without a text under `text_key`, null
-    there, bytes that are not UTF-8. `stop` ends with an error that names it; `skip` leaves it out and counts it."""
+    """What to do with a record that holds no document: a line that is not JSON, a record without a text under
+    `text_key`, null, or bytes that are not UTF-8. stop: end with an error that names it. skip: leave it out and count
+    it."""
 
     most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
-    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+    """Bad records that `on_bad_record: skip` leaves out at most; 100 by default."""
 
     _limit_needs_skip = model_validator(mode="after")(require_skip)
 
@@ -94,33 +91,33 @@ class DataSpec(SourceSpec):
     """The `data:` block of a schedule: the text, and how it is tokenised."""
 
     tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
-    """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. Without it, a byte-level BPE
-    is trained on the train split."""
+    """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. By default growctl trains a
+    byte-level BPE on the train split."""
 
     vocab_size: int | None = Field(None, ge=257, le=2**20)
     """Entries of the BPE to train; 8192 by default, and at least the 256 bytes and the end of text. A small source may
     give fewer. Not allowed with `tokenizer`, which has its own size."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1, examples=["</s>"])
-    """The special token after each document. A tokenizer set by `tokenizer` must have it."""
+    """The special token after each document. `tokenizer`, if set, must have it."""
 
     begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
-    """The special token before each document, for a model whose `tokenizer` puts it there, as Llama's does. `growctl
-    show` names that of a checkpoint. By default nothing."""
+    """The special token before each document, if `tokenizer` puts one there, as Llama's does; `growctl show` names that
+    of a checkpoint. By default none."""
 
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
-    """Share of the documents held out for validation. A hash of their texts selects them, so the split is the same on
-    every machine, and documents with the same text are always in the same split."""
+    """Share of the documents held out for validation. A hash of a document's text decides, so the split is the same on
+    every machine, and equal documents are on the same side."""
 
     shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
-    """The seed of a random order of the train documents, across all files; null keeps the order of the source.
-    Training reads windows in random order anyway; this also mixes the documents that share a window."""
+    """Shuffles the train documents of all files with this seed; by default they keep the order of the source. Training
+    reads windows in random order anyway; this also mixes the documents that share a window."""
 
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
-    """Processes that tokenise, each some files at a time; by default one per core. With `prepare --executor slurm` or
-    `ray`, tasks at once. This changes only the time."""
+    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, tasks at once. This
+    changes only the time."""
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
     """For a prepared dataset at a URL: how much of it this machine keeps at most. All processes on a machine share the
@@ -131,8 +128,8 @@ class DataSpec(SourceSpec):
     datasets of the runs directory."""
 
     retry_seconds: PositiveInt = Field(DEFAULT_RETRY_SECONDS, examples=[900], json_schema_extra={"unit": "seconds"})
-    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
-    A server that denies access is not asked again."""
+    """For a prepared dataset at a URL: how long growctl retries after a network fault before training stops with an
+    error. It does not retry if access is denied."""
 
     shared_tokenizer: SkipJsonSchema[str | None] = Field(None, exclude_if=lambda texts: texts is None)
     """For a source of a mixture without a `tokenizer`: the `texts_hash` of all its sources, which share one that is

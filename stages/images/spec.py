@@ -21,22 +21,21 @@ class ImageSpec(Strict):
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
     """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), a folder with a folder of images for each class, or
-    WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob or a list in braces, such as
-    `shard-{0000..0146}.tar`. A local path or any fsspec URL. Classes are numbered in the order of their folders' names;
-    each sample of a shard has an image and its class, counted from 0, in a `.cls` or a `.cls.txt`. Only files with the
-    ending of an image count."""
+    WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob, or a list in braces such as
+    `shard-{0000..0146}.tar`. A local path or any fsspec URL. Classes have the order of their folders' names; in a
+    shard, a `.cls` or `.cls.txt` holds the class, from 0."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
     """The images to validate on, in the same form and with the same classes; by default a part of `source`."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
-    """Without `validation`: the share of `images` held out for it. A hash of their bytes selects them, so the split is
-    the same on every machine, and equal images are always in the same split."""
+    """Without `validation`: share of `source` held out. A hash of an image's bytes decides, so equal images are on the
+    same side."""
     num_classes: Annotated[int, Field(ge=2, le=2**20), example(1000, "classes")]
-    """How many classes the images have. growctl refuses images that have another number."""
+    """Classes of the images. growctl rejects images that have another number."""
     on_bad_record: Annotated[BadRecordPolicy, example("skip")] = "stop"
-    """What an image that cannot be decoded does, or a sample of a shard without a class. `stop` ends with an error that
-    names it; `skip` leaves it out and counts it."""
+    """What to do with an image that cannot be decoded, or a sample of a shard without a class. stop: end with an error
+    that names it. skip: leave it out and count it."""
     most_bad_records: Annotated[PositiveInt | None, example(1000, "records")] = None
-    """How many bad records `on_bad_record: skip` leaves out before it stops after all; 100 by default."""
+    """Bad records that `on_bad_record: skip` leaves out at most; 100 by default."""
     workers: Annotated[PositiveInt | None, example(4, "threads")] = None
     """Threads that read and check the images; by default two per core. This changes only the time."""
 
