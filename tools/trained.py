@@ -73,14 +73,13 @@ def _optimizers(found: Any) -> Rows:
 
 
 def _muon_growth(found: Any) -> Rows:
-    rows = {(row["tokens_per_parameter"], row["name"]): row for row in found["rows"]}
-    for (ratio, name), row in rows.items():
-        usual = rows.get((ratio, name.split("-")[0]))
-        yield {
-            "what is trained": name.replace("-", " ") + ("" if ratio == 20 else f"; {ratio} tokens a parameter"),
-            "final loss (by seed)": _losses(row),
-            "minus `tokens` or `depth`": "" if usual in (None, row) else _difference(row, usual),
-        }
+    groups: dict[tuple[int, str], list[Any]] = {}
+    for row in found["rows"]:
+        groups.setdefault((row["tokens_per_parameter"], row["name"].split("-")[0]), []).append(row)
+    for (ratio, kind), rows in groups.items():
+        label = kind if ratio == 20 else f"{kind} ({ratio} tokens a parameter)"
+        named = {row["name"].removeprefix(kind).replace("-", " ").strip(): row for row in rows}
+        yield from _compared("what is trained", label, named, named.get(""))
 
 
 def _blocks(found: Any) -> Rows:
@@ -88,12 +87,22 @@ def _blocks(found: Any) -> Rows:
     rows = [row for row in found["rows"] if row["name"].startswith("block-")]
     for family in dict.fromkeys(row["family"] for row in rows):
         default, *others = (row for row in rows if row["family"] == family)
-        for row in [default, *sorted(others, key=lambda row: _mean_gap(row, default))]:
-            yield {
-                "changed": f"{family}: {row['option'].replace('-', ' ')}",
-                "final loss (by seed)": _losses(row),
-                "minus the default": "" if row is default else _difference(row, default),
-            }
+        others.sort(key=lambda row: _mean_gap(row, default))
+        named = {"": default} | {row["option"].replace("-", " "): row for row in others}
+        yield from _compared("block", family, named, default)
+
+
+def _compared(heading: str, label: str, rows: dict[str, Any], usual: Any) -> Rows:
+    """Rows by what they change, with their differences from `usual`, or their losses where it is None. Those of one
+    seed, which are a look, share a row."""
+    looks = {name: row for name, row in rows.items() if len(row["by_seed"]) < 2 and row is not usual}
+    for name in (name for name in rows if name not in looks):
+        difference = "" if usual in (None, rows[name]) else _difference(rows[name], usual)
+        yield {heading: f"{label} {name}".strip(), "loss (by seed)": _losses(rows[name]), "difference": difference}
+    cells = ", ".join(f"{name} {_difference(row, usual) if usual else _losses(row)}" for name, row in looks.items())
+    if cells:
+        column = {"loss (by seed)": "", "difference": cells} if usual else {"loss (by seed)": cells, "difference": ""}
+        yield {heading: f"{label}, one seed each"} | column
 
 
 def _grown_decoders(found: Any) -> Rows:
