@@ -1,6 +1,5 @@
 """Writes the parts of the documentation that come from code: `make docs` runs `python -m tools.generate`."""
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from tools.tables import REPOSITORY, filled
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
 """The devices of every plan in the table, so that the table is the same on every machine."""
 
-HEADINGS = ("schedule", "sizes", "tokens", "tokens per parameter", "FLOPs", "H100-hours", "controls, H100-hours")
+HEADINGS = ("schedule", "sizes", "tokens", "FLOPs", "H100-hours + controls")
 
 
 def plans_table() -> str:
@@ -30,22 +29,18 @@ def plans_table() -> str:
 def _cells(name: str) -> tuple[str, ...]:
     """The cells of one schedule, one for each of HEADINGS."""
     plan = make_plan(load_schedule(name, ASSUMED), Path("no runs directory"))
-    last = plan.trunk[-1]
-    controls = Counter(run.kind for run in plan.controls)
-    seconds = sum(run.total.device_seconds or 0.0 for run in plan.controls)
+    hours = [plan.total.device_seconds or 0.0, *(run.total.device_seconds or 0.0 for run in plan.controls)]
     return (
         f"`{name}`",
         " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk),
         " + ".join(short_count(stage.budget_tokens) for stage in plan.trunk),
-        f"{sum(stage.budget_tokens for stage in plan.trunk) / last.num_parameters:.0f}",
         scientific(plan.total.flops),
-        _hours(plan.total.device_seconds or 0.0),
-        f"{', '.join(f'{runs} x {kind}' for kind, runs in controls.items())}: {_hours(seconds)}" if controls else "-",
+        f"{_hours(hours[0])} + {_hours(sum(hours[1:]))}" if len(hours) > 1 else _hours(hours[0]),
     )
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.0f}" if seconds >= 3600 else "under 1"
+    return f"{seconds / 3600:,.0f}" if seconds >= 3600 else "< 1"
 
 
 PARTS: dict[str, Callable[[], str]] = {
