@@ -35,7 +35,7 @@ def _cells(name: str) -> tuple[str, ...]:
         " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk),
         " + ".join(short_count(stage.budget_tokens) for stage in plan.trunk),
         scientific(plan.total.flops),
-        f"{_hours(hours[0])} + {_hours(sum(hours[1:]))}" if len(hours) > 1 else _hours(hours[0]),
+        " + ".join(map(_hours, (hours[0], sum(hours[1:])) if sum(hours[1:]) >= 3600 else hours[:1])),
     )
 
 
