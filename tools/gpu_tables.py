@@ -1,6 +1,6 @@
 """Makes the GPU tables of docs/performance.md from the results files that benchmarks/gpu/run.sh writes.
 
-The page says above them what each section measures, and its goal.
+The page says below them what the sections measure, and their goals.
 """
 
 import json

@@ -29,7 +29,7 @@ first stage. You can set each key in the file or on the command line: `growctl p
 `growctl schema` prints the same as a JSON Schema, for editors.
 
 A *count* is a whole number from 1 on, also written `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h` or
-seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes.
+seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes. Upper limits of 100,000 or more are left out.
 """
 
 
@@ -46,7 +46,8 @@ _QUANTITIES = {
 }
 """What people may write for a quantity, by its pattern. Only counts have a range worth naming."""
 
-_USUAL_RANGE = " from 1 to 1e14"
+_NOBODY_REACHES = 10**5
+"""The least upper limit that is not shown."""
 
 _RANGE = {"exclusiveMinimum": "> {:g}", "minimum": ">= {:g}", "exclusiveMaximum": "< {:g}", "maximum": "<= {:g}"}
 _OWN_WORDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
@@ -85,18 +86,22 @@ class Key:
 
     @property
     def entry(self) -> str:
-        """The part of the page on this key. Its example is shown if neither a default nor a list of values does."""
+        """The part of the page on this key, with its example where neither default nor values show the form."""
         unit, default, value = self.schema.get("unit"), "required", self.schema.get("default")
         if "default" in self.schema:
             known = {"seconds": duration, "bytes": byte_count}.get(str(unit), as_yaml)
             default = "" if value is None else f"default `{known(value)}`"
         if unit in ("seconds", "bytes") or (unit or "").startswith("pure number"):
             unit = None
-        allowed = "" if self.allowed == "`true`, `false`" and default else self.allowed
+        allowed, values, description = self.allowed, self.schema.get("enum", ()), self.description
+        for word in re.findall(r"`([\w-]+)`", allowed):
+            description = re.sub(rf"(?<![\w`-]){word}:", f"`{word}`:", description)
+        if default and (allowed == "`true`, `false`" or (values and all(f"{v}:" in self.description for v in values))):
+            allowed = ""  # the description lists the values
         facts = "; ".join(filter(None, (allowed, unit, default)))
-        needs_example = value in (None, [], {}) and not self.allowed.startswith("`")
+        needs_example = value in (None, [], {}) and self.allowed.startswith(("text", "list", "block", "number"))
         example = f" `{self.example}`" if needs_example else ""
-        return _wrapped(f"- **`{self.name}`** ({facts}): {self.description}{example}", "  ") + "\n"
+        return _wrapped(f"- **`{self.name}`** ({facts}): {description}{example}", "  ") + "\n"
 
 
 def every_key() -> Iterator[Key]:
@@ -176,8 +181,7 @@ def _allowed(schema: Mapping[str, Any]) -> str:
     forms = _forms(schema)
     for form in forms:
         if form.get("pattern") in _QUANTITIES:
-            limits = _whole_range(schema)
-            return _QUANTITIES[form["pattern"]].format("" if limits == _USUAL_RANGE else limits)
+            return _QUANTITIES[form["pattern"]].format(_whole_range(schema).removesuffix(" >= 1"))
     if "anyOf" in schema:
         return ", or ".join(map(_allowed, forms))
     if "$ref" in schema:
@@ -194,9 +198,8 @@ def _allowed(schema: Mapping[str, Any]) -> str:
         case "boolean":
             return "`true`, `false`"
         case "number":
-            return "number" + ",".join(
-                f" {words.format(schema[name])}" for name, words in _RANGE.items() if name in schema
-            )
+            limits = {name: words for name, words in _RANGE.items() if schema.get(name, math.inf) < _NOBODY_REACHES}
+            return "number" + ",".join(f" {words.format(schema[name])}" for name, words in limits.items())
         case "integer":
             return f"whole number{_whole_range(schema)}"
     pattern, most = schema.get("pattern"), schema.get("maxLength")
@@ -208,9 +211,7 @@ def _whole_range(schema: Mapping[str, Any]) -> str:
     limits = {_OWN_WORDS.get(name, name): value for name, value in schema.items()}
     first = limits["minimum"] if "minimum" in limits else limits["exclusiveMinimum"] + 1
     last = limits.get("maximum", limits.get("exclusiveMaximum", math.inf) - 1)
-    if last == math.inf:
-        return f" >= {first}"
-    return f" from {first} to {last if last < 10**10 else f'{last:.0e}'.replace('e+', 'e')}"
+    return f" from {first} to {last}" if last < _NOBODY_REACHES else f" >= {first}"
 
 
 def _length(schema: Mapping[str, Any]) -> str:

@@ -19,9 +19,6 @@ TRAINER_GOAL = 0.95
 FAMILY_GOAL, GOAL_CONTEXT = 0.95, 1024
 """The smallest allowed ratio of a Tokenformer's tokens per second to an equal Transformer's, and at which context."""
 
-GROWTH_GOAL = 1.5
-"""What a line or an event costs behind the most lines over what it costs behind the fewest, at most."""
-
 CACHE_GOAL = 1.0
 """The smallest allowed ratio of the tokens per second with a KV cache to those without."""
 
@@ -35,11 +32,6 @@ START_UP = {
 }
 """What each time in seconds is, and the largest allowed one."""
 
-HISTORY = {
-    "read_seconds_per_line": "reading a line",
-    "resume_seconds_per_line": "reading and booking a line",
-    "event_seconds": "an event of a run: a hundred lines and a checkpoint",
-}
 READERS = {
     "memmap": "a bare loop over a `numpy.memmap`, at random starts",
     "training": "a dataset, in order / the bare loop",
@@ -121,17 +113,6 @@ def _start_up(found: Any) -> Rows:
         yield {"": shown, "seconds, median": compared, "goal": f"{goal:g}" if goal else "-"}
 
 
-def _history(found: Any) -> Rows:
-    for name, shown in HISTORY.items():
-        key, per_line = name.removesuffix("_per_line"), name.endswith("_per_line")
-        times = {run["lines"]: run[key] / (run["lines"] if per_line else 1) for run in found["runs"]}
-        yield {
-            "": shown,
-            **{f"{lines:,} lines": f"{seconds * 1e6:,.0f} µs" for lines, seconds in times.items()},
-            f"growth (goal: {GROWTH_GOAL})": held(found["growth"][name], most=GROWTH_GOAL),
-        }
-
-
 def _generate(found: Any) -> Rows:
     for row in found["rows"]:
         yield {
@@ -197,7 +178,6 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "train-step": ("train_step", _train_step),
     "recomputation": ("recomputation", _recomputation),
     "start-up": ("start_up", _start_up),
-    "history": ("history", _history),
     "generate": ("generate", _generate),
     "data": ("data", _data),
     "judge-coverage": ("judge_coverage", _judge_coverage),
