@@ -48,9 +48,7 @@ def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_direc
     assert "KeyError: 'what'" in report.read_text()
 
 
-def test_a_bug_is_reported_even_if_another_package_shadows_stages_and_no_file_can_be_written(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_bug_is_reported_even_if_a_package_shadows_stages_and_no_file_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "growctl.runs_dir", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     monkeypatch.setenv("GROWCTL_DEBUG", "1")

@@ -77,9 +77,7 @@ def wide(model, factor, noise=0.0, seed=0):
 @given(
     config=CONFIGS, growths=st.lists(GROWTHS, min_size=1, max_size=2), factor=st.integers(2, 3), seed=st.integers(0, 99)
 )
-def test_units_heads_layers_and_width_preserve_the_function_of_every_decoder_and_shrinking_takes_them_back(
-    config, growths, factor, seed
-):
+def test_units_heads_layers_and_width_preserve_every_decoder_and_shrinking_reverts_them(config, growths, factor, seed):
     model = random_model(config, seed)
     before = model(IDS)
     assert before.std() > 0.1

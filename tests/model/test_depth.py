@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.attention import rotary_table
 from model.config_growth import anneal_config, grow_config, ramp_config, shrink_config
-from model.depth import COPYING, Copying, Depth, placed_after
+from model.depth import COPYING, Depth, placed_after
 from model.growth import grow_model
 from model.initialization import build_model, initial_rms
 from model.language_model import LanguageModel
@@ -145,9 +145,7 @@ def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random(init):
         ("copy-middle", 2, 2, (0, 1, 2, 3), (0, 1) * 2),
     ],
 )
-def test_copies_of_blocks_repeat_them_as_they_act_and_old_parameters_keep_their_names_and_bytes(
-    depth: Copying, num_layers: int, new_layers: int, ids: tuple[int, ...], repeats: tuple[int, ...]
-):
+def test_copies_of_blocks_repeat_them_and_keep_old_parameters(depth, num_layers, new_layers, ids, repeats):
     model = trained(build_model(small_config(num_layers=num_layers), seed=0)).double()
     folded = grow_model(model, attention_tokens=4, policy=COPY)
     copied = grow_model(folded, new_layers=new_layers, policy=GrowthPolicy(depth=depth, allow_jump=True))

@@ -49,9 +49,7 @@ def base(score_function: ScoreFunction) -> History:
 @pytest.mark.parametrize(("init", "tau", "score_function"), POSSIBLE)
 @settings(max_examples=6)
 @given(data=st.data())
-def test_a_growth_preserves_the_function_exactly_if_its_policy_does_so_whatever_the_history(
-    init, tau, score_function, data
-):
+def test_a_growth_preserves_the_function_if_its_policy_does_whatever_the_history(init, tau, score_function, data):
     """Copies do of a published formula. Separately normalised ones do too, although growctl requires allow_jump."""
     copies = init == "copy"
     history = data.draw(histories(score_function, published=copies and data.draw(st.booleans())))

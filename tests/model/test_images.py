@@ -172,9 +172,7 @@ def test_a_vit_is_a_decoder_of_images_as_transformers_computes_it():
     ("layers", "width", "attention_tokens", "ffn_tokens", "millions"),
     [(12, 768, 576, 2304, 86), (12, 768, 728, 2912, 109), (24, 1024, 776, 3104, 307), (24, 1024, 1030, 4120, 407)],
 )
-def test_the_papers_image_models_have_the_published_parameter_counts(
-    layers, width, attention_tokens, ffn_tokens, millions
-):
+def test_the_papers_image_models_have_the_published_sizes(layers, width, attention_tokens, ffn_tokens, millions):
     """Table 3 of arXiv 2410.23168: TokenFormer-B/16 and L/16, at 224 x 224 with 1,000 classes. The token numbers of the
     latter three are not published anywhere we can reach; these give the printed millions."""
     sizes = {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "vocab_size": 1000}

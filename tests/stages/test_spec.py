@@ -142,9 +142,7 @@ def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(fir
     st.integers(0, 2),
     st.floats(1e6, 1e22),
 )
-def test_the_slope_is_numpys_line_of_best_fit_through_the_last_losses_that_count(
-    gaps_and_losses, window, num_unsettled, step_flops
-):
+def test_the_slope_is_numpys_line_of_best_fit_of_the_last_losses(gaps_and_losses, window, num_unsettled, step_flops):
     steps = numpy.cumsum([gap for gap, _ in gaps_and_losses]).tolist()
     losses = [(step, loss) for step, (_, loss) in zip(steps, gaps_and_losses, strict=True)]
     trigger = SlopeTrigger(slope=1.0, window=window, step_flops=step_flops)

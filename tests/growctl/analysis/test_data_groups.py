@@ -51,9 +51,7 @@ def sections(runs):
         (None, "each dataset by itself. Nothing here compares them."),
     ],
 )
-def test_two_tokenizers_are_split_warned_of_and_compared_in_bits_per_byte_on_one_validation_text(
-    tmp_path, text, compared
-):
+def test_two_tokenizers_are_split_warned_of_and_compared_in_bits_per_byte_on_one_text(tmp_path, text, compared):
     trained(tmp_path, "coarse", "beef", text)
     trained(tmp_path, "fine", "f00d", "same")
     found = sections(tmp_path)

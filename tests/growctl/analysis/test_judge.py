@@ -59,9 +59,7 @@ def test_no_ladder_loses_to_one_that_diverged_with_a_seed(runs: Path) -> None:
     [(4.0, (2,), "won"), (4.0, SEEDS, "won"), (2.0, (2,), "unknown"), (2.0, SEEDS, "unknown"), (1.0, SEEDS, "unknown")],
     ids=str,
 )
-def test_a_diverged_control_takes_the_verdict_only_at_a_budget_that_it_needs(
-    runs: Path, budget: float, seeds: tuple[int, ...], outcome: str
-) -> None:
+def test_a_control_that_diverges_counts_if_needed(runs: Path, budget: float, seeds: tuple[int, ...], outcome: str):
     for seed in SEEDS:
         losses = {at: loss + noise(seed, 1) for at, loss in (CURVE | {4.0: 1.15}).items()}
         against(seed_of(runs, seed, 1.28 + noise(seed)), losses | ({budget: math.nan} if seed in seeds else {}))
@@ -70,9 +68,7 @@ def test_a_diverged_control_takes_the_verdict_only_at_a_budget_that_it_needs(
 
 
 @pytest.mark.parametrize(("diverged_at", "outcome"), [((0.004,), "won"), ((0.001, 0.002, 0.004), "unknown")], ids=str)
-def test_a_setting_at_which_the_opponent_diverged_is_none_that_tuning_would_pick(
-    runs: Path, diverged_at: tuple[float, ...], outcome: str
-) -> None:
+def test_tuning_picks_no_setting_that_diverged(runs: Path, diverged_at: tuple[float, ...], outcome: str) -> None:
     for peak, final in ((0.001, 1.30), (0.002, 1.28), (0.004, 1.35)):
         for seed in SEEDS:
             run_set = ("rates", rate(peak) | {"seed": seed})
@@ -86,9 +82,7 @@ def test_a_setting_at_which_the_opponent_diverged_is_none_that_tuning_would_pick
 
 @pytest.mark.parametrize("names", [("first", "second"), ("second", "first")], ids=str)
 @pytest.mark.parametrize(("worse", "claim"), [(1.36, "takes 0.78x"), (math.nan, "the ladder diverged")], ids=str)
-def test_of_ladders_that_repeat_a_seed_the_worst_counts_whatever_its_name(
-    runs: Path, names: tuple[str, str], worse: float, claim: str
-) -> None:
+def test_of_ladders_of_one_seed_the_worst_counts(runs: Path, names: tuple[str, str], worse: float, claim: str) -> None:
     for name, final in zip(names, (1.28, worse), strict=True):
         against(grown(runs, name, final), CURVE)
     assert claim in headline(runs)[1]
@@ -131,9 +125,7 @@ def test_a_ladder_that_a_cheaper_control_beats_has_lost_whichever_sizes_are_miss
     ],
     ids=["chord", "open above", "open below"],
 )
-def test_the_price_of_a_family_says_where_its_interval_ends_and_what_is_at_most_right(
-    runs: Path, small: dict[float, float], result: str, interval: str
-) -> None:
+def test_the_price_of_a_family_has_an_interval(runs: Path, small: dict[float, float], result: str, interval: str):
     """`small`: the losses of controls of the small one of two models."""
     released = (SMALL.num_steps + RELEASE.num_steps) * SMALL.num_parameters
     for seed in SEEDS:

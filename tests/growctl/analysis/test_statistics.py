@@ -265,9 +265,7 @@ OTHERS = [[0, 1, 2], [3, 4, 5]]
         *(([list(range(num_seeds))] * 4, noisy, 0.0, 0.02, 0.065) for num_seeds in (2, 3, 5) for noisy in (0, 1)),
     ],
 )
-def test_a_test_at_95_percent_holds_where_one_arm_is_twice_as_noisy_or_seeds_are_missing(
-    seeds, noisy, shared, least, most
-):
+def test_a_test_at_95_percent_holds_if_an_arm_is_twice_as_noisy_or_seeds_are_missing(seeds, noisy, shared, least, most):
     """`shared`: the noise that all runs of a seed share. The test compares the first two arms."""
     rng = np.random.default_rng(0)
     of_seeds = shared * rng.normal(size=(20_000, 6))

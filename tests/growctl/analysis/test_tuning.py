@@ -76,9 +76,7 @@ def test_a_size_is_left_to_another_entry_only_if_that_tunes_it_alike(changes: di
     [({LOW: 2.9}, 5e-4), ({}, 5e-4), ({HIGH: 2.9}, 2e-3), ({LOW: math.nan, HIGH: None}, 1e-3)],
     ids=["lowest", "the first of equals", "highest", "those that diverged do not win"],
 )
-def test_the_other_budgets_train_at_the_peak_that_ended_lowest(
-    asked: LadderRequest, monkeypatch: pytest.MonkeyPatch, ends: dict[str, float | None], peak: float
-) -> None:
+def test_the_other_budgets_train_at_the_peak_that_ended_lowest(asked, monkeypatch, ends, peak):
     wanted = [*PEAKS.items(), (f"{SCRATCH}-0.5x", peak), (f"{SCRATCH}-2x", peak)]
     assert train(asked, monkeypatch, ends) == wanted
     assert [(each.name, each.schedule.learning_rate.peak) for each in asked.controls()] == wanted, "a resumed command"
@@ -128,9 +126,7 @@ def test_a_control_at_another_peak_counts_only_beside_one_at_its_ladders(tmp_pat
 
 
 @pytest.mark.parametrize("own", [None, 1.33])
-def test_a_tuned_control_counts_only_once_every_peak_has_ended_and_the_ladders_is_among_them(
-    tmp_path: Path, own: float | None
-) -> None:
+def test_a_tuned_control_counts_once_all_peaks_and_the_ladders_have_ended(tmp_path: Path, own: float | None) -> None:
     rates: list[dict[str, Any]] = [{"learning_rate.peak": peak} for peak in (1e-3, 2e-3, 5e-4)]
     ladders = [grown(tmp_path, f"quick-{seed}", seed=seed, **rates[0]) for seed in range(2)]
     for seed, ladder in enumerate(ladders):

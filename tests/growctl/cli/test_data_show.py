@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
-from stages.spec import MixtureSpan, Packing
+from stages.spec import MixtureSpan
 from tests.growctl.runs import made_once, run_here
 from tests.growctl.schedules import TEXT, file_of
 
@@ -63,9 +62,7 @@ SPANS = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),)
     st.booleans(), st.integers(0, 2**40), st.integers(1, 200), st.integers(0, 2**32 - 1),
     st.sampled_from(["concatenate", "best_fit"]), st.sampled_from([(), SPANS]),
 )  # fmt: skip
-def test_a_sample_shown_is_the_sample_that_training_reads(
-    dataset: Path, mixture: Path, mixes: bool, index: int, length: int, seed: int, packing: Packing, spans: Any
-) -> None:
+def test_a_sample_shown_is_the_sample_that_training_reads(dataset, mixture, mixes, index, length, seed, packing, spans):
     read, index = (mixture, index % 20_000) if mixes else (dataset, index)
     samples = TrainingSamples(read, length, seed, spans if mixes else (), "others", packing)
     sample = read_sample(read, samples, index)

@@ -71,9 +71,7 @@ def test_top_k_tokens_gives_the_loss_at_each_number_of_tokens_in_all_pattentions
 @pytest.mark.parametrize(
     ("source", "is_marked"), [("text.txt", True), (".", True), ("t*.txt", True), ("other", False), (None, False)]
 )
-def test_scores_on_the_text_that_the_model_trained_on_are_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, is_marked: bool
-):
+def test_scores_on_the_text_that_the_model_trained_on_are_marked(tmp_path, monkeypatch, source, is_marked):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").touch()
     opened: Any = SimpleNamespace(text=TextFacts(source=source))

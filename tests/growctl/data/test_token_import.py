@@ -117,9 +117,7 @@ TOKENS = [token for document in ENCODED for token in document]
     ],
     ids=["nanogpt", "llm.c"],
 )
-def test_raw_tokens_are_cut_after_each_end_of_text_and_copied_only_for_a_header(
-    tmp_path, tokenizer, tokens, magic, documents
-):
+def test_raw_tokens_are_cut_at_ends_of_text_and_copied_only_for_a_header(tmp_path, tokenizer, tokens, magic, documents):
     document = imported(tokenizer.parent, raw(tmp_path / "a.bin", tokens, magic), dtype="uint16")
     assert len(document.linked_files) == (magic == 0)
     train, validation = (documents_in(document.path, split) for split in SPLITS)

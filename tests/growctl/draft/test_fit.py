@@ -52,9 +52,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any
     ("params", "gpus", "device", "sharding", "optimizer"),
     [(10_000_000_000, 8, "h100", (3, "none"), "muon"), (3_000_000_000, 1, "a100-40gb", (3, "optimizer"), "adamw")],
 )
-def test_what_exceeds_a_device_is_sharded_then_offloaded_and_trains_with_muon_where_that_runs(
-    params: int, gpus: int, device: Any, sharding: tuple[int, str], optimizer: str
-) -> None:
+def test_what_exceeds_a_device_is_sharded_offloaded_or_trained_with_muon(params, gpus, device, sharding, optimizer):
     draft, _, plan = drafted(Wish(params=params, gpus=gpus, device=device), "s")
     assert (draft.sharding, draft.optimizer, plan.warnings) == (sharding, optimizer, ())
 

@@ -32,9 +32,7 @@ def test_a_base_of_a_published_size_gets_its_published_shape(millions: int, laye
 
 @pytest.mark.slow
 @given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]), st.booleans())
-def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
-    params: int, span: float | None, vocabularies: Vocabularies, grow_depth: bool
-) -> None:
+def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(params, span, vocabularies, grow_depth):
     base = None if span is None else round(params / span)
     try:
         shape, sizes = ladder_sizes(params, base, vocabularies, grow_depth=grow_depth)

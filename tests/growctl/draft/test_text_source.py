@@ -25,9 +25,7 @@ SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
         (15_000_000, 300e6, "pile"),
     ],
 )
-def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_four_times(
-    params: int, tokens: float, choice: str
-) -> None:
+def test_the_default_is_the_smallest_shipped_text_that_lasts_4_epochs(params: int, tokens: float, choice: str) -> None:
     assert make_draft(Wish(params=params, tokens=round(tokens))).source == text_source(choice)
 
 
@@ -40,18 +38,14 @@ def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_fo
         ("*.txt", "FOLDER/*.txt"),
     ],
 )
-def test_a_url_a_data_set_of_the_hub_or_the_absolute_path_of_files_becomes_the_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
-) -> None:
+def test_a_url_a_hub_data_set_or_an_absolute_path_becomes_the_source(tmp_path, monkeypatch, name, source):
     monkeypatch.chdir(text_of(tmp_path, 3, 10))
     assert text_source(name).source == source.replace("FOLDER", str(tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("documents", "words", "fraction"), [(9, 100, 0.2), (1000, 1500, 0.05)])
-def test_the_validation_share_of_a_local_text_is_enough_to_evaluate_on_or_a_fifth(
-    tmp_path: Path, documents: int, words: int, fraction: float
-) -> None:
+def test_a_local_text_has_enough_validation_or_a_fifth(tmp_path: Path, documents: int, words: int, fraction: float):
     keys = yaml.safe_load(text_source(str(text_of(tmp_path / "text", documents, words))).block(SMALL))
     assert keys["validation_fraction"] == fraction
     assert parse_count(keys["approximate_tokens"]) > 0

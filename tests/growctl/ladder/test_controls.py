@@ -49,9 +49,7 @@ def plans_of(schedule: Schedule, steps_done: tuple[int, ...] = ()) -> dict[str, 
     steps=st.lists(st.integers(30, 300), min_size=3, max_size=4).map(tuple),
     budget=st.sampled_from([1.0, 1.5, 2.0, 3.0]),
 )
-def test_every_control_costs_its_budget_and_differs_from_its_ladder_only_in_model_stages_and_growth(
-    steps: tuple[int, ...], budget: float
-) -> None:
+def test_a_control_costs_its_budget_and_differs_only_in_shape_and_growth(steps: tuple[int, ...], budget: float) -> None:
     schedule = ladder(*EVERY_KIND, steps=steps, budgets=(budget,))
     ladder_plans, controls = plan_stages(schedule), plan_controls(schedule)
     assert {control.kind for control in controls} == set(EVERY_KIND)
@@ -204,9 +202,7 @@ def miss(model: TokenformerConfig) -> float:
 
 @settings(max_examples=60)
 @given(st.integers(2, 24), st.integers(2, 12), st.sampled_from([16, 32, 64]), st.floats(0.5, 10.0))
-def test_a_tokenformer_with_as_many_tokens_as_its_width_gets_the_usual_decoder(
-    num_layers: int, num_heads: int, head_width: int, factor: float
-) -> None:
+def test_the_decoder_has_the_usual_proportions(num_layers: int, num_heads: int, head_width: int, factor: float) -> None:
     tokens = math.ceil(num_heads * head_width * factor)
     model = tokenformer(num_layers, num_heads, head_width, tokens, 4 * tokens)
     found = equal_size_decoder(model)
@@ -225,9 +221,7 @@ LAYERS, HEADS, WIDTHS = st.integers(1, 24), st.sampled_from([1, 2, 4, 8, 16]), s
 @example(8, 1, 128, 0.2578, 1, 300)
 @example(12, 1, 32, 7.28, 2, 50304)
 @example(1, 1, 16, 250.0, 4, 300)
-def test_the_decoder_is_within_5_percent_of_any_tokenformer(
-    num_layers: int, num_heads: int, head_width: int, factor: float, ffn_ratio: int, vocab_size: int
-) -> None:
+def test_the_decoder_is_within_5_percent_of_any_size(num_layers, num_heads, head_width, factor, ffn_ratio, vocab_size):
     tokens = math.ceil(num_heads * head_width * factor)
     assert miss(tokenformer(num_layers, num_heads, head_width, tokens, ffn_ratio * tokens, vocab_size)) < 0.05
 

@@ -118,9 +118,7 @@ def test_missing_hardware_values_leave_costs_and_sums_unknown(hardware: dict, un
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
-def test_the_largest_micro_batch_is_the_largest_divisor_of_the_share_that_fits(
-    devices: int, share: int, memory_bytes: int, zero_stage: int
-) -> None:
+def test_the_largest_micro_batch_fits_and_divides(devices: int, share: int, memory_bytes: int, zero_stage: int) -> None:
     hardware = {"device": "h100", "memory": memory_bytes}
     training = {"sequence_length": 16, "batch_size": share * devices}
     schedule = launched(training, devices=devices, zero_stage=zero_stage, hardware=hardware)
@@ -141,18 +139,14 @@ def test_the_largest_micro_batch_is_the_largest_divisor_of_the_share_that_fits(
         ({"devices": 5}, None, 9),
     ],
 )
-def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknown(
-    launch: dict[str, Any], micro: int | None, largest: int | None
-) -> None:
+def test_the_given_micro_batch_or_the_share_is_used(launch: dict[str, Any], micro: int | None, largest: int | None):
     for cost in costs_of(launched(**launch)):
         assert (cost.micro_batch_size, cost.largest_micro_batch_size) == (micro, largest)
         assert (cost.memory_bytes is None) == (micro is None), "the batch does not split evenly"
 
 
 @pytest.mark.parametrize(("every", "keep", "keep_every"), [(5, 2, None), (5, 100, None), (61, 2, None), (5, 2, 3)])
-def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
-    every: int, keep: int, keep_every: int | None
-) -> None:
+def test_disk_space_counts_the_final_and_the_kept_checkpoints(every: int, keep: int, keep_every: int | None) -> None:
     checkpoint = {"every": every, "keep": keep, "keep_every": keep_every, "keep_trunk": False}
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost], spec, saved = costs_of(schedule), spec_of(schedule), range(every, 61, every)

@@ -84,9 +84,7 @@ def test_plan_and_worker_count_the_tokens_attended_to_once_the_text_is_prepared(
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
-def test_documents_that_the_end_of_text_does_not_tell_apart_are_rejected_before_and_after_preparing(
-    tmp_path: Path, packing: str
-) -> None:
+def test_documents_that_no_end_of_text_tells_apart_are_rejected_at_any_time(tmp_path: Path, packing: str) -> None:
     keys = (MASKED, f"data.packing={packing}")
     before, dataset = loaded(tmp_path, *keys), prepare(tmp_path)
     splits = read_dataset_manifest(dataset).splits
@@ -170,9 +168,7 @@ def datasets(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def test_mixtures_have_the_same_validation_text_only_if_they_weight_the_same_texts_alike(
-    datasets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_mixtures_share_a_validation_text_only_with_equal_weights(datasets: dict[str, Path], tmp_path: Path) -> None:
     def conditions(limit: float | None = None, **weights: float) -> dict[str, object]:
         sources = [Ingredient(name, datasets[name], weight, limit) for name, weight in weights.items()]
         return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))

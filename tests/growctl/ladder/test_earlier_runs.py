@@ -114,9 +114,7 @@ def test_evaluations_that_cost_much_of_the_training_are_a_warning_and_others_a_n
     assert make_plan(ladder((20,))).total.evaluation_flops is None, "the size of the text is not known"
 
 
-def test_a_ladder_for_gpus_is_trained_on_cpus_only_as_far_as_it_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_taken_over_of_a_gpu_ladder_runs_on_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule, cpu = load_schedule("pile_1.4b"), Devices(2, "cpu", fast_bf16=False)
     assert too_slow("s", 1e22, schedule, Devices(8, "cuda", fast_bf16=True)) is None
     assert too_slow("s", 1e15, schedule, cpu) is None

@@ -164,9 +164,7 @@ INSIDE = mixed(contexts=(4, 4, 16))
         (mixed(weights=(None,) * 3, data={"source": __file__, "vocab_size": 261}), [0], [], []),
     ],
 )
-def test_weights_change_at_the_window_at_which_a_stage_with_other_shares_really_begins(
-    schedule: Schedule, positions: list[int], before: Spans, expected: Spans
-) -> None:
+def test_weights_change_at_the_window_where_a_stage_with_other_shares_begins(schedule, positions, before, expected):
     spans = mixture_spans(schedule, positions, [MixtureSpan(first_window=n, weights=each) for n, each in before])
     assert [(span.first_window, span.weights) for span in spans] == expected
     assert bool(expected) == bool(schedule.weights_of(0))

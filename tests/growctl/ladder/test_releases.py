@@ -41,9 +41,7 @@ def with_stage(index: int, release: Any, **blocks: Any) -> Schedule:
         (2, None, all_at(decay=0.0), BOTH | {"stage-2/release": 5}),
     ],
 )
-def test_a_stage_that_is_not_decayed_has_the_release_that_it_or_the_ladder_asks_for(
-    stage: int, release: Any, blocks: dict[str, Any], steps: dict[str, int]
-) -> None:
+def test_a_stage_that_is_not_decayed_has_the_release_that_it_or_the_ladder_asks_for(stage, release, blocks, steps):
     schedule = with_stage(stage, release, **blocks)
     plans = plan_run(schedule)
     assert {plan.name: plan.num_steps for plan in plans if plan.branch_of} == steps
@@ -64,9 +62,7 @@ def test_a_stage_that_is_not_decayed_has_the_release_that_it_or_the_ladder_asks_
         (0, None, all_at(warmup_steps=25), "stage-0 cannot be released: the learning rate"),
     ],
 )
-def test_a_stage_that_is_finished_or_away_from_the_peak_has_no_release_and_that_is_said_once(
-    stage: int, release: Any, blocks: dict[str, Any], reason: str
-) -> None:
+def test_no_release_of_a_stage_off_the_peak(stage: int, release: Any, blocks: dict[str, Any], reason: str) -> None:
     [line] = message_of(lambda: with_stage(stage, release, **blocks)).splitlines()
     assert reason in line
 

@@ -71,9 +71,7 @@ def test_a_window_is_in_the_model_and_the_flops_of_every_stage_and_control() -> 
     st.sampled_from(["wsd", "cosine"]),
     st.sampled_from([0.0, 1e-4]),
 )
-def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(
-    steps: list[int], warmup: int, decay: float, shape: str, final: float
-) -> None:
+def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(steps, warmup, decay, shape, final):
     total = sum(steps)
     block = {"peak": 1e-3, "final": final, "shape": shape, "warmup_steps": warmup, "decay": decay}
     curve = rates(plan_stages(ladder(tuple(steps), learning_rate=block)))
@@ -140,9 +138,7 @@ def shared(*shares: float, blocks: dict[str, Any] | None = None, **budget: Any) 
 
 @settings(max_examples=40)
 @given(SHARES, st.integers(100 * STEP, 10_000 * STEP))
-def test_stages_end_at_the_steps_nearest_to_their_shares_of_the_tokens_and_add_up_to_all(
-    percent: list[int], tokens: int
-) -> None:
+def test_stages_end_nearest_to_their_shares_of_the_tokens_and_add_up(percent: list[int], tokens: int) -> None:
     steps = stage_steps(shared(*(each / 100 for each in percent), ladder_tokens=tokens))
     for index, share in enumerate([*percent, 100], 1):
         assert abs(sum(steps[:index]) * STEP - share / 100 * tokens) <= STEP / 2 + 1e-6

@@ -66,9 +66,7 @@ def test_a_larger_first_stage_grows_the_checkpoint_and_counts_generations_on(tmp
 @pytest.mark.parametrize(
     ("policy", "ramps"), [(GrowthPolicy(), True), (GrowthPolicy(init="zero-key", tau="frozen"), False)]
 )
-def test_a_checkpoint_that_was_only_expanded_goes_on_with_the_tau_and_the_ramp_of_its_growth(
-    tmp_path: Path, policy: GrowthPolicy, ramps: bool
-) -> None:
+def test_an_expanded_checkpoint_keeps_the_tau_and_the_ramp(tmp_path: Path, policy: GrowthPolicy, ramps: bool) -> None:
     small = write_base(tmp_path / "small", base_config(3, 8))
     expand(small, tmp_path / "grown", attention_tokens=1, ffn_tokens=0, policy=policy)
     plan = plan_stages(started(tmp_path / "grown"))[0]
@@ -139,9 +137,7 @@ OF_DECODERS = ("model.family=decoder", "stages=[{name: a, train_steps: 5}]", "~c
         (None, ("stages.0.num_layers=1", "~controls"), "stages.0.num_layers = 1: must be 2 or more"),
     ],
 )
-def test_a_checkpoint_that_the_stages_cannot_grow_is_one_clear_line(
-    tmp_path: Path, model: Any, overrides: tuple[str, ...], said: str
-) -> None:
+def test_a_misfitting_checkpoint_is_one_line(tmp_path: Path, model: Any, overrides: tuple[str, ...], said: str) -> None:
     base = write_base(tmp_path / "base", model)
     assert said in refusal(tmp_path, f"start.checkpoint={base}", *overrides)
 

@@ -87,9 +87,7 @@ LONGER: dict[str, Any] = {"stages": LONGER_LAST, "controls": [{"kind": "best-scr
         ("7MB", 8, LONGER, ["b of s", *(f"{name} of s-control-best-scratch-{name}" for name in "ab")], "7 MB"),
     ],
 )
-def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(
-    memory: str, micro: Any, blocks: dict[str, Any], stages: list[str], said: str
-) -> None:
+def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(memory, micro, blocks, stages, said):
     launch = {"devices": 1, "micro_batch_size": micro, "hardware": {"device": "h100", "memory": memory}}
     found = [line for line in warnings(optimal(launch=launch, **blocks)) if "does not fit" in line]
     assert [line.partition(" does")[0] for line in found] == [f"Stage {stage}" for stage in stages]
@@ -136,9 +134,7 @@ def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> No
         ((80, 500_000), 6249, ["Set evaluation.max_sequences to 6,250 or more."]),
     ],
 )
-def test_a_small_validation_set_or_little_of_it_is_a_warning_once_the_dataset_is_prepared(
-    tmp_path: Path, validation: tuple[int, int], sequences: int | None, said: list[str]
-) -> None:
+def test_a_small_validation_set_or_little_of_it_is_a_warning_once_prepared(tmp_path, validation, sequences, said):
     schedule = optimal(evaluation={"max_sequences": sequences, "every": 10_000})
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=validation)
     found = warnings(schedule, tmp_path, "Validation has")
@@ -181,9 +177,7 @@ def test_a_control_without_steps_to_decay_in_gets_a_caveat_that_validate_prints(
         ({"warmup_steps": 61, "decay": 0.8}, [(100, 61, 39)]),
     ],
 )
-def test_a_ladder_without_steps_to_warm_up_or_decay_in_is_one_warning_not_one_for_every_control(
-    rate: dict[str, Any], misfits: list[tuple[int, int, int]]
-) -> None:
+def test_missing_warm_up_or_decay_is_one_warning(rate: dict[str, Any], misfits: list[tuple[int, int, int]]) -> None:
     found = schedule_warnings(with_budgets(2.0, 3.0, **rate))
     said = "The ladder trains {} steps, of which {} are warm-up: {} are left for"
     assert [line.partition(" its decay")[0] for line in found] == [said.format(*misfit) for misfit in misfits]

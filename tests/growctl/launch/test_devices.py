@@ -149,9 +149,7 @@ ON_CPU = Devices(2, "cpu", cpu_is_fast_at_bf16())
         ("nvidia0", MIXED, {}, {"devices": 2}, Devices(2, "cuda", True, 80 * GIB)),
     ],
 )
-def test_only_the_visible_and_used_gpus_count_and_set_precision_and_memory(
-    other_machine, tmp_path, monkeypatch, file, gpus, variables, launch, expected
-):
+def test_only_gpus_in_use_count(other_machine, tmp_path, monkeypatch, file, gpus, variables, launch, expected):
     other_machine.has(file, gpus=gpus)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -221,9 +219,7 @@ def test_a_plan_can_assume_a_gpu_that_this_machine_lacks(other_machine):
     assert planned_devices(ladder(launch={"hardware": H100})).per_machine == 4
 
 
-def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assumes(
-    other_machine, tmp_path, monkeypatch
-):
+def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_of_its_plan(other_machine, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "cpu_is_fast_at_bf16", lambda: False)
     everything = make_plan(ladder(launch={"devices": 2})).trunk[0].memory_bytes
     small = {"device": "h100", "memory": everything.total}  # too little for a GPU's whole share of the batch

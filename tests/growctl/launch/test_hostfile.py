@@ -78,9 +78,7 @@ def test_hosts_and_slots_are_enough_and_auto_takes_the_fewest_slots(tmp_path, ke
     assert hostfile_machines(block(path, devices=4), 2).devices == 4
 
 
-def test_a_launch_names_only_the_machines_and_devices_of_its_stage_and_its_variables_pass_no_shell(
-    tmp_path, monkeypatch
-):
+def test_a_launch_names_only_its_stages_machines_and_devices_and_its_variables_pass_no_shell(tmp_path, monkeypatch):
     given = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "7"}
     for name, value in {**given, "AWS_SECRET_ACCESS_KEY": "secret"}.items():
         monkeypatch.setenv(name, value)
@@ -126,9 +124,7 @@ def test_what_cannot_start_there_is_refused_before_anything_is_written(tmp_path,
     assert not (tmp_path / place).exists()
 
 
-def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
-    two_ranks, runs_dir, tmp_path, pdsh, monkeypatch
-):
+def test_two_machines_compute_the_bits_of_one_and_end_with_the_runner(two_ranks, runs_dir, tmp_path, pdsh, monkeypatch):
     text = two_ranks[0].read_text()
     schedule = write_schedule(tmp_path, "".join(line for line in text.splitlines(True) if "name: large" not in line))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as for the script growctl, but not for python -m

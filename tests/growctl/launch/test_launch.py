@@ -21,9 +21,7 @@ from tests.growctl.runs import wait_for, write_schedule
 from tests.workers import REPOSITORY
 
 
-def test_cpu_workers_share_the_cores_on_the_loopback_and_keep_freed_memory_unless_the_user_sets_it_otherwise(
-    monkeypatch,
-):
+def test_cpu_workers_share_the_cores_on_the_loopback_and_keep_freed_memory_unless_the_user_differs(monkeypatch):
     for name in ("OMP_NUM_THREADS", *KEPT_MEMORY):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))

@@ -52,18 +52,14 @@ def check(executor: str, values: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slurm_jobs_prepare_the_same_dataset_and_report_the_error_of_a_text(
-    values: list[str], slurm: Path, tmp_path: Path
-) -> None:
+def test_slurm_jobs_prepare_the_same_dataset_and_report_errors(values: list[str], slurm: Path, tmp_path: Path) -> None:
     check("slurm", values, tmp_path)
     first = json.loads((slurm / "101_0/options.json").read_text())
     assert (first["array"], first["nodes"], "gpus-per-node" in first) == ("0-1%2", "1", False)
 
 
 @pytest.mark.slow
-def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_reported(
-    values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_uses_all_workers_and_reports_errors(values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     parts: list[list[int]] = []
 
     def remote(run: Any) -> Any:

@@ -63,9 +63,7 @@ def best_known(kind: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WORTH)
-def test_the_schedule_ends_as_low_as_the_best_one_of_a_known_law_and_grows_only_if_that_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_the_draft_is_the_best_one_of_a_known_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     options = ("--law", written(tmp_path, kind), "--flops", "1e13", "--data", "python-stdlib")
     said = run_here("init", "best.yaml", *options, cwd=tmp_path)[0]
@@ -145,9 +143,7 @@ def assert_needed(remark: str, step: Callable[[float], Step], budget: float) -> 
         ([], {"ranges": {}}, "ranges: must also have after, before, flops"),
     ],
 )
-def test_what_the_law_does_not_know_is_refused_with_the_range_and_nothing_is_written(
-    tmp_path: Path, options: Sequence[str], change: dict[str, Any], message: str
-) -> None:
+def test_what_the_law_does_not_know_is_refused_and_nothing_is_written(tmp_path, options, change, message):
     (tmp_path / "law.json").write_text(json.dumps(json.loads(law_text("wins")) | change))
     given = ("--law", "law.json", "--flops", "1e13", *options)
     assert message in run_here("init", "new.yaml", *given, expect=2, cwd=tmp_path)[1]

@@ -102,9 +102,7 @@ def test_effective_tokens_that_fail_give_way_to_the_difference_to_the_best_size(
 
 
 @given(st.integers(1, 4), st.floats(1e6, 1e7), st.floats(1e5, 1e7), st.sampled_from(["effective tokens", "difference"]))
-def test_with_w_of_1_a_ladder_ends_like_its_last_size_from_scratch_on_all_its_tokens(
-    times: int, before: float, after: float, form: Form
-) -> None:
+def test_with_w_of_1_a_ladder_ends_as_if_from_scratch(times: int, before: float, after: float, form: Form) -> None:
     small, large = Segment(100_000, 0, 2, (1,), before), Segment(100_000 * (1 + times), 0, 2, (2,), after)
     paths = Paths([[small, large], [replace(large, tokens=before + after)]], [1e12, 1e12], "all parameters")
     formula = Formula((), form, FRONTIER)

@@ -137,9 +137,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_work(
-    runs: Path, tmp_path: Path, suffix: str
-) -> None:
+def test_the_table_holds_all_work_and_tells_kept_from_replayed(runs: Path, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"costs{suffix}"
     out = run_here("ledger", "export", "--output", file, "--runs-dir", runs, "--json")[0]
     rows = rows_of(file)
@@ -162,9 +160,7 @@ def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_w
         ("there.csv", "one", "there.csv already exists"),
     ],
 )
-def test_what_cannot_be_exported_leaves_nothing_behind(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, run: str, message: str
-) -> None:
+def test_what_cannot_be_exported_leaves_nothing_behind(runs, tmp_path, monkeypatch, name, run, message):
     (tmp_path / "there.csv").touch()
     before = sorted(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -80,9 +80,7 @@ def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> N
     assert ledger.stage_cost("0-small").replayed == lost
 
 
-def test_a_stage_is_finished_once_its_steps_are_booked_and_a_worker_that_outlives_its_runner_counts_once(
-    ledger: Ledger,
-) -> None:
+def test_a_stage_is_finished_once_booked_and_a_worker_that_outlives_its_runner_counts_once(ledger: Ledger) -> None:
     metrics = Metrics().start(1).train(39)
     booked(ledger, metrics, attempt_over=True)
     metrics.train(1).evaluate("final")

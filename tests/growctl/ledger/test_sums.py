@@ -42,9 +42,7 @@ def kept_steps(done: list[Done]) -> list[int]:
 @pytest.mark.slow
 @settings(max_examples=90)
 @given(killed=killed_runs(), data=st.data())
-def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_rows(
-    killed: Killed, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_rows(killed, data, tmp_path_factory):
     """Even if `start` records are lost, although only they tell where an attempt resumed."""
     records, done = killed
     lost = data.draw(st.just(set()) | st.sets(st.integers(1, 7)))
@@ -95,9 +93,7 @@ def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_r
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(killed=killed_runs(), data=st.data())
-def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
-    killed: Killed, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(killed, data, tmp_path_factory):
     records, done = killed
     path, read = tmp_path_factory.mktemp("lost") / "ledger.db", 0
     with Ledger(path) as ledger:

@@ -145,9 +145,7 @@ def test_the_report_on_one_ladder_is_in_its_run_and_that_on_several_in_a_folder_
 
 
 @pytest.mark.parametrize(("group", "name"), [("quick", "quick"), ("../../etc", "_.._etc")])
-def test_the_report_on_a_set_is_named_for_it_inside_the_folder_of_reports_and_stays_when_a_seed_joins(
-    tmp_path, group, name
-):
+def test_the_report_on_a_set_is_named_for_it_in_the_folder_of_reports_and_a_seed_may_join(tmp_path, group, name):
     for seed in (0, 1, 2):
         FakeRun(tmp_path, f"q{seed}", [SMALL], run_set=(group, {"seed": seed})).train(0, 1.4)
         assert folder(tmp_path) == (f".reports/{name}" if seed else "q0/report")

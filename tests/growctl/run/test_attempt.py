@@ -118,9 +118,7 @@ ASKED = "stopping: the workers save first; send the signal again to stop at once
         pytest.param(None, BY_CLUSTER, TWICE, False, 143, id="from the cluster to the workers, three times"),
     ],
 )
-def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(
-    signals, stage, sent, by_cluster, again, elsewhere, exit_code
-):
+def test_on_a_signal_workers_save_before_growctl_exits(signals, stage, sent, by_cluster, again, elsewhere, exit_code):
     if sent:
         stage.signal_once_begun(sent)
     with pytest.raises(stop_signals.Stopped) as stopped:

@@ -137,9 +137,7 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_
         ("num_heads: 3, ffn_tokens: 160", "growth.old_tokens=freeze", (32, 3, 160), 27),
     ],
 )
-def test_a_decoder_grows_without_a_jump_and_keeps_its_parameters_unless_it_is_widened(
-    tmp_path, sizes, growth, size, old_steps
-):
+def test_a_decoder_grows_without_a_jump_and_keeps_parameters_unless_widened(tmp_path, sizes, growth, size, old_steps):
     stages = DECODER.replace("SIZES", sizes)
     text = SCHEDULE[: SCHEDULE.index("\n  - {name: small")] + stages + SCHEDULE[SCHEDULE.index("training:") :]
     schedule = write_schedule(tmp_path, text.replace("model: {", "model: {family: decoder, "))

@@ -204,9 +204,7 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(run: Run) -> No
     ("reading", "call"),
     [*((False, call) for call in range(2, 7)), *((True, call) for call in range(1, 10))],  # COMMIT 1: before attempts
 )
-def test_a_signal_while_records_are_read_or_rows_committed_books_every_record_once(
-    run: Run, monkeypatch, reading: bool, call: int
-) -> None:
+def test_a_signal_at_any_moment_books_every_record_once(run: Run, monkeypatch, reading: bool, call: int) -> None:
     if reading:
         monkeypatch.setattr(stages.metrics, "parse_line", interrupted(stages.metrics.parse_line, call))
     else:

@@ -64,9 +64,7 @@ def test_the_last_command_that_said_so_decides_whether_controls_are_trained(runs
     assert len(LadderRequest.of(schedule, "tiny", runs, "other").controls()) == 2
 
 
-def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_out(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_names_controls_to_come_until_they_are_left_out(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     HandMade(runs, "other")
     read: list[str] = []
     inner = status_runs._read_run

@@ -144,9 +144,7 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     assert_same_end(runs / "tiny", undisturbed)
 
 
-def test_a_run_that_is_told_to_stop_or_whose_terminal_closes_saves_first_and_ends_in_the_same_bits(
-    undisturbed, runs, tmp_path, request
-):
+def test_a_run_whose_terminal_closes_or_that_is_stopped_ends_in_the_same_bits(undisturbed, runs, tmp_path, request):
     command = ("run", undisturbed[0], "checkpoint.every=1000", "--runs-dir", runs)
     request.addfinalizer(partial(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)))  # nohup
     for stage in ("0-small", "1-large"):

@@ -248,9 +248,7 @@ def test_each_seed_is_a_run_of_its_own_whose_controls_may_be_left_out(tmp_path, 
     assert load_schedule(str(tmp_path / "runs/mine-seed-1/schedule.yaml")).seed == 1
 
 
-def test_json_lists_every_run_and_control_with_state_loss_and_reason_and_progress_goes_to_standard_error(
-    tmp_path, runner
-):
+def test_json_lists_every_run_with_state_loss_and_reason_and_progress_goes_to_stderr(tmp_path, runner):
     schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
     runner.ends["tiny-seed-1"] = fail
     out, err = sweep(schedule, "seed=0,1", "--json", expect=1)

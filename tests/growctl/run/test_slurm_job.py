@@ -55,9 +55,7 @@ def scancel(*arguments: object) -> None:
     subprocess.run(["scancel", *map(str, arguments)], check=True)
 
 
-def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
-    two_ranks, runs_dir, slurm, tmp_path, monkeypatch
-):
+def test_preempted_cancelled_and_timed_out_jobs_end_in_the_same_bits(two_ranks, runs_dir, slurm, tmp_path, monkeypatch):
     schedule, done = two_ranks
     small, large = (runs_dir / "tiny/stages" / name for name in ("0-small", "1-large"))
     logs = runs_dir / "tiny/slurm"
@@ -244,9 +242,7 @@ SCONTROL = ["scontrol", "requeue", "101"]
         ),
     ],
 )
-def test_a_signalled_job_closes_everything_and_is_then_requeued_unless_it_was_cancelled(
-    job, monkeypatch, capsys, number, answers, refusal, code, events, said
-):
+def test_a_signalled_job_closes_and_is_requeued(job, monkeypatch, capsys, number, answers, refusal, code, events, said):
     def training() -> None:
         try:
             os.kill(os.getpid(), number)
@@ -271,9 +267,7 @@ def test_a_signalled_job_closes_everything_and_is_then_requeued_unless_it_was_ca
 @pytest.mark.parametrize(
     ("error", "code"), [(RunFailed("no luck"), 1), (LaunchError("no sense"), 2), (ValueError("oh"), 1)], ids=repr
 )
-def test_a_job_ends_with_growctls_exit_code_and_message_and_reports_an_internal_error(
-    job, capsys, tmp_path, error, code
-):
+def test_a_job_ends_with_growctls_exit_code_and_message_and_reports_a_bug(job, capsys, tmp_path, error, code):
     (tmp_path / "runs").mkdir()
 
     def fail() -> None:

@@ -191,9 +191,7 @@ def test_a_run_without_its_initial_refuses_a_checkpoint_that_changed_or_is_gone(
 
 
 @pytest.mark.parametrize("attention_tokens", [8, 12])
-def test_an_engine_checkpoint_is_converted_and_grown_or_trained_on(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attention_tokens: int
-) -> None:
+def test_an_engine_checkpoint_is_converted_and_grown_or_trained_on(trained, tmp_path, monkeypatch, attention_tokens):
     monkeypatch.setenv(warm_start.VARIABLE, "1")
     [step] = (trained / "runs/base/stages/0-small").glob("step_*")
     stages = f"stages=[{{name: more, attention_tokens: {attention_tokens}, ffn_tokens: 16, train_steps: 4}}]"

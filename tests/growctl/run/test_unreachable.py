@@ -60,9 +60,7 @@ def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp
     ("failure", "said"),
     [(401, r"the server answered 401 Unauthorized; .* a token in HF_TOKEN"), ("offline", "offline|disabled")],
 )
-def test_a_hub_that_rejects_requests_gives_one_message_for_sources_and_tokenizers(
-    tmp_path: Path, failure: int | str, said: str
-) -> None:
+def test_a_hub_that_rejects_requests_gives_one_message(tmp_path: Path, failure: int | str, said: str) -> None:
     with hub(failure) as refusing:
         environment = refusing.environment(tmp_path / "home")
         if failure == "offline":

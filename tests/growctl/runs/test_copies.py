@@ -107,9 +107,7 @@ def finished(tmp_path: Path) -> HandMade:
         ("schedule.yaml", "damaged", False),
     ],
 )
-def test_a_copy_that_lacks_something_is_never_finished_and_status_names_it_and_the_report_what_it_reads(
-    finished: HandMade, lost: str, state: str, is_remarked: bool
-) -> None:
+def test_an_incomplete_copy_is_not_finished(finished: HandMade, lost: str, state: str, is_remarked: bool) -> None:
     path, runs = finished.directory / lost, finished.directory.parent
     change(path, None)
     status = only(runs)

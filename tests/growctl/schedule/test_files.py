@@ -199,9 +199,7 @@ CASES: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSED)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_value_comes_from_the_file_that_wins(
-    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_value_comes_from_the_file_that_wins(case, tmp_path, monkeypatch):
     monkeypatch.setenv("CORPUS", "/texts")
     monkeypatch.setenv("SEED", "7")
     file_of(tmp_path, TEXT)

@@ -107,9 +107,7 @@ def test_keys_that_are_left_out_have_the_values_of_the_preset_or_the_defaults(gr
         ({}, {"shape": "cosine"}, "cosine", "ladder"),
     ],
 )
-def test_the_official_preset_gives_every_stage_its_own_cosine_unless_the_schedule_sets_another(
-    growth: dict[str, Any], rate: dict[str, Any], shape: str, span: str
-) -> None:
+def test_the_official_preset_gives_every_stage_a_cosine_unless_another_is_set(growth, rate, shape, span):
     schedule = parse(changed({"growth": growth, "learning_rate": BASE["learning_rate"] | rate}))
     assert (schedule.learning_rate.shape, schedule.learning_rate.span) == (shape, span)
     assert reloaded(schedule) == schedule
@@ -121,9 +119,7 @@ def test_the_official_preset_gives_every_stage_its_own_cosine_unless_the_schedul
 @settings(max_examples=60)
 @given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]))
 @example({}, "l2_norm_gelu")
-def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messages(
-    growth: dict[str, Any], score_function: str
-) -> None:
+def test_any_growth_block_plans_and_reloads_or_is_rejected_shortly(growth: dict[str, Any], score_function: str) -> None:
     model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
     try:
         schedule = ladder((4, 8), (8, 16), (16, 16, [1]), growth=growth, model=model, controls=BASE["controls"][1:])
@@ -168,9 +164,7 @@ def test_rules_follow_the_age_of_a_generation(growth: dict[str, Any], old: Any, 
         ({"preset": "official"}, 0, None),
     ],
 )
-def test_ramp_and_annealing_take_their_share_of_every_grown_stage(
-    growth: dict[str, Any], ramp_steps: int, anneal_steps: int | None
-) -> None:
+def test_ramp_and_annealing_take_their_share(growth: dict[str, Any], ramp_steps: int, anneal_steps: int | None) -> None:
     plans = plan_stages(ladder((4, 8), (8, 16), (16, 32), growth=growth))
     grown = (ramp_steps, anneal_steps)
     assert [(plan.ramp_steps, plan.anneal_steps) for plan in plans] == [(0, None), grown, grown]
@@ -251,9 +245,7 @@ STACK = {"depth": "copy-stack", "allow_jump": True}
     ],
     ids=str,
 )
-def test_a_decoder_ladder_plans_the_sizes_of_its_stages(
-    growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]], last: Growth
-) -> None:
+def test_a_decoder_ladder_plans_the_sizes_of_its_stages(growth, stages, sizes, last):
     plans = plan_stages(decoder_ladder(*stages, growth=growth))
     for plan, size in zip(plans, sizes, strict=True):
         assert isinstance(plan.model, DecoderConfig)

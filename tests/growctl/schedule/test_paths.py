@@ -43,9 +43,7 @@ TEXT_HERE: dict[str, Any] = {"data.source": "text"}
     ],
     ids=str,
 )
-def test_a_relative_source_counts_from_the_folder_of_its_file_or_on_the_command_line_from_the_current_directory(
-    there: Path, changes: dict[str, Any], overrides: list[str], expected: str
-) -> None:
+def test_a_relative_source_counts_from_its_file_or_from_the_current_directory(there, changes, overrides, expected):
     (there / "data").mkdir()
     (there / "data/mine.yaml").write_text("source: ../texts\nvocab_size: 300\n")
     (there.parent / "deep/er").mkdir(parents=True)
@@ -65,9 +63,7 @@ def test_a_source_in_another_file_counts_from_the_folder_of_that_file(there: Pat
 @pytest.mark.parametrize(
     ("value", "expected"), [("mine", "{there}/mine"), ("gpt2", "gpt2"), ("only_here", "only_here")]
 )
-def test_a_local_tokenizer_counts_from_the_schedules_folder_and_a_name_on_the_hub_stays(
-    there: Path, value: str, expected: str
-) -> None:
+def test_a_local_tokenizer_counts_from_the_schedules_folder(there: Path, value: str, expected: str) -> None:
     for folder in (there / "mine", there.parent / "here/only_here"):
         folder.mkdir()
         (folder / "tokenizer.json").touch()

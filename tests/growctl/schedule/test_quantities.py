@@ -54,9 +54,7 @@ def test_other_values_and_parts_of_a_whole_are_rejected(parser: Callable[[Any], 
         ({}, (None, None), None),
     ],
 )
-def test_hardware_is_as_the_schedule_says_or_as_its_device_or_unknown(
-    hardware: dict[str, Any], flops: tuple[Any, Any], memory: int | None
-) -> None:
+def test_hardware_is_as_the_schedule_says_or_as_its_device_or_unknown(hardware, flops, memory):
     found = LaunchBlock.model_validate({"hardware": hardware}).hardware
     assert (found.peak_flops("bf16"), found.peak_flops("fp32")) == flops
     assert found.memory_bytes == memory

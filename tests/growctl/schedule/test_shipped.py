@@ -1,7 +1,6 @@
 """The schedules and block choices that ship with growctl load and match their descriptions."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,7 @@ CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHI
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_shipped_schedule_plans_and_reloads_with_its_controls(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_shipped_schedule_plans_and_reloads(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     schedule, path = load_schedule(name), SHIPPED / f"{name}.yaml"
     assert schedule.name == Path(name).name
@@ -67,9 +64,7 @@ def test_a_shipped_schedule_that_starts_from_a_run_names_it(name: str, tmp_path:
     ("name", "layers", "sizes"),
     [("late_depth", [1, 3], [131_200, 262_272]), ("late_tokens", [3, 3], [114_816, 262_272])],
 )
-def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_decay(
-    name: str, layers: list[int], sizes: list[int]
-) -> None:
+def test_a_late_jump_grows_at_80_percent_before_the_decay(name: str, layers: list[int], sizes: list[int]) -> None:
     loaded = load_schedule(name)
     first, last = plans = plan_stages(loaded)
     assert [plan.model.num_layers for plan in plans] == layers
@@ -135,9 +130,7 @@ PILE_RATE, PILE_STEP = (6e-4, 6e-5, 1430), (2048, 1024)
         ),
     ],
 )
-def test_the_published_models_have_their_sizes_budgets_and_recipes(
-    name: str, tokens: Any, shape: Any, rate: Any, step: Any, billions: list[float], millions: list[float]
-) -> None:
+def test_the_published_models_have_their_sizes_budgets_and_recipes(name, tokens, shape, rate, step, billions, millions):
     loaded = load_schedule(name)
     model, learning_rate, training, plans = loaded.model, loaded.learning_rate, loaded.training, plan_stages(loaded)
     assert {stage.name: (stage.attention_tokens, stage.ffn_tokens) for stage in loaded.stages} == tokens

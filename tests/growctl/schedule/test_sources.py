@@ -96,9 +96,7 @@ def test_a_missing_source_is_named_by_its_entry_before_any_other_is_prepared(fol
 
 
 @pytest.mark.parametrize("case", ["begun", "without its mixture", "with a damaged mixture"])
-def test_clean_keeps_the_sources_of_a_run_and_everything_if_its_mixture_is_damaged(
-    original: Path, tmp_path: Path, case: str
-) -> None:
+def test_clean_keeps_sources_and_all_data_of_a_damaged_mixture(original: Path, tmp_path: Path, case: str) -> None:
     runs, schedule = tmp_path / "runs", loaded(original)
     shutil.copytree(original / "runs", runs)
     stage, mixture = runs / "mixed/stages/0-a", mixture_in(runs / ".datasets")
@@ -133,9 +131,7 @@ def test_one_tokenizer_is_trained_on_the_train_splits_of_all_sources(original: P
         assert (source / "tokenizer.json").read_bytes() == (mixture / "tokenizer.json").read_bytes()
 
 
-def test_other_weights_another_order_and_another_spelling_keep_the_tokenizer_and_the_sources(
-    original: Path, tmp_path: Path
-) -> None:
+def test_other_weights_order_and_spelling_keep_the_tokenizer_and_the_sources(original: Path, tmp_path: Path) -> None:
     datasets = shutil.copytree(original / "trained", tmp_path / "trained")
     data = trained(original, "data.mixture.0.weight=1")
     spelled = {"name": "programs", "source": f"{original}/books/../code"}

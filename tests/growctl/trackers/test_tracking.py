@@ -174,9 +174,7 @@ def test_a_tracker_without_its_package_is_found_before_anything_is_trained_or_wr
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(
-    two_ranks: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(two_ranks, tmp_path, monkeypatch):
     here(monkeypatch)
     stand_in(monkeypatch, Noting)
     schedule, trained = two_ranks

@@ -71,9 +71,7 @@ def test_what_another_process_is_writing_stays_until_the_process_is_killed(tmp_p
     ],
     ids=str,
 )
-def test_what_another_machine_or_container_or_an_unknown_process_may_be_writing_stays_and_is_named(
-    tmp_path, changes, text, writer
-):
+def test_what_another_machine_container_or_process_may_be_writing_stays_and_is_named(tmp_path, changes, text, writer):
     staging, said, writer = left(tmp_path / "new", **changes), list[str](), writer.format(os.getpid())
     if text is not None:
         (staging / WRITING_MARK).write_text(text)

@@ -62,9 +62,7 @@ def test_a_dataset_as_source_is_used_as_it_is_unless_it_is_damaged_or_a_setting_
     assert (dataset / "manifest.json").exists()
 
 
-def test_only_a_large_source_has_a_cache_of_hashes_by_which_only_changed_files_are_hashed(
-    folder, tmp_path, monkeypatch
-):
+def test_a_large_source_has_a_cache_of_hashes_so_that_only_changed_files_are_hashed(folder, tmp_path, monkeypatch):
     hashed: list[str] = []
 
     def prepared(expected: list[str]) -> Path:
@@ -164,9 +162,7 @@ def test_sources_that_make_no_mixture_get_one_clear_error(mixture, ingredients, 
 
 
 @pytest.mark.parametrize(("asked", "counts"), [(None, [106, 20, 3]), (1, [1, 1, 1]), (45, [28, 14, 3])])
-def test_evaluation_windows_are_shared_out_by_base_weight_and_no_batch_has_two_sources(
-    mixture, ingredients, asked, counts
-):
+def test_evaluation_windows_follow_the_base_weights_and_no_batch_has_two_sources(mixture, ingredients, asked, counts):
     windows = EvaluationWindows(mixture, "validation", LENGTH, asked)
     assert [source.num_windows for source in windows.sources] == counts
     assert [source.weight for source in windows.sources] == [0.6, 0.3, 0.1]

@@ -131,9 +131,7 @@ LATIN_1 = pyarrow.array([b"fine", b"caf\xe9"]).cast(pyarrow.string(), safe=False
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,
 )
-def test_a_record_without_a_document_is_an_error_or_counted_and_a_damaged_file_is_an_error(
-    tmp_path, name, content, kind, message
-):
+def test_a_bad_record_is_an_error_or_counted_and_a_damaged_file_is_an_error(tmp_path, name, content, kind, message):
     (tmp_path / name).write_bytes(content)
     for separator in (None, "====="):
         spec = DataSpec(source=str(tmp_path), document_separator=separator)

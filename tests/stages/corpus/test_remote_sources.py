@@ -83,9 +83,7 @@ def test_a_source_is_missing_only_if_the_server_says_so(failing, error):
         ("hf://datasets/a/b", "`hf download a/b --repo-type dataset --include"),
     ],
 )
-def test_a_source_that_cannot_be_reached_from_here_says_what_to_install_or_download(
-    tmp_path, monkeypatch, source, said
-):
+def test_a_source_that_cannot_be_reached_says_what_to_install_or_download(tmp_path, monkeypatch, source, said):
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))

@@ -105,9 +105,7 @@ def test_an_epoch_contains_every_window_exactly_once(make_dataset, size, seed, e
 
 @settings(max_examples=40)
 @given(sizes, seeds, st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5), st.sampled_from([2, 4]))
-def test_samples_are_slices_of_the_stream_joined_end_to_start_however_they_are_batched(
-    tmp_path_factory, size, seed, first, counts, token_bytes
-):
+def test_samples_are_slices_of_the_stream_in_any_batches(tmp_path_factory, size, seed, first, counts, token_bytes):
     (length, num_tokens), total = size, sum(counts)
     shards = [1, *([num_tokens - 2, 1] if num_tokens > 2 else [num_tokens - 1])]
     directory = write_dataset(tmp_path_factory.mktemp("dataset"), shards, [9], token_bytes, beyond=[3, 0, 5])
@@ -183,9 +181,7 @@ def resealed(path: Path, **changes: Any) -> None:
     ],
     ids=["truncated", "linked", "altered", "tokenizer", "fingerprint"],
 )
-def test_a_damaged_dataset_is_rejected_and_its_split_opens_only_if_the_sizes_fit(
-    tmp_path, name, damage, message, opens
-):
+def test_a_damaged_dataset_is_rejected_and_opens_only_if_the_sizes_fit(tmp_path, name, damage, message, opens):
     dataset = write_dataset(tmp_path / "dataset", [10, 10], [100])
     verify_dataset(dataset)
     damage(dataset / name)

@@ -65,9 +65,7 @@ def test_a_damaged_or_missing_index_is_one_error_that_names_it(tmp_path, ends, m
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.integers(1, 20), st.integers(0, 5))
-def test_the_tokens_attended_to_are_those_counted_in_every_window_of_a_stream_whose_end_joins_its_start(
-    lengths, length, cut
-):
+def test_the_tokens_attended_to_are_those_counted_in_every_window_of_a_circular_stream(lengths, length, cut):
     lengths = [*lengths, max(1, length)]  # a window may not hold more than the stream
     document, total = np.repeat(np.arange(len(lengths)), lengths), 0
     for start in range(len(document)):

@@ -71,9 +71,7 @@ def test_over_any_prefix_every_source_is_within_the_bound_of_its_share(weights, 
 @settings(max_examples=40)
 @given(weights_of_sources, weights_of_sources, st.integers(1, 3000), indices, st.lists(st.integers(0, 60), max_size=6))
 @example({"a": 2, "b": 1}, {"a": 1}, 20, 0, [60])
-def test_turns_follow_from_the_index_alone_and_the_positions_of_each_source_count_up_across_stages(
-    first, second, boundary, start, counts
-):
+def test_turns_follow_from_the_index_and_positions_count_up_across_stages(first, second, boundary, start, counts):
     stages, total = ((0, first), (boundary, second), (boundary + 20, first)), sum(counts)
     mixture, again = mixture_of(*stages), mixture_of(*stages)
     ends = np.cumsum([start, *counts]).tolist()
@@ -176,9 +174,7 @@ def test_each_source_is_read_in_the_order_that_it_has_alone(datasets, samples):
     st.sampled_from([1, 2, 4]),
     st.sampled_from([0, 3, 11, BLOCK_SAMPLES // 48 - 1, 10**9]),
 )
-def test_any_world_size_micro_batch_accumulation_and_resumption_gives_the_same_global_batches(
-    datasets, samples, ranks, micro_batches, first_step
-):
+def test_any_launch_and_resumption_gives_the_same_global_batches(datasets, samples, ranks, micro_batches, first_step):
     batch_size, size = 48, 48 // ranks // micro_batches
     readers = [mixed_samples(datasets, STAGES, LENGTH, seed=3) for _ in range(ranks)]
     for first in range(first_step * batch_size, (first_step + 3) * batch_size, batch_size):

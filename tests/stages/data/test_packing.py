@@ -41,9 +41,7 @@ def windows_of(lengths: list[int], length: int) -> list[list[tuple[int, int]]]:
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 16), st.sampled_from([1, 5, 12, 99]))
-def test_windows_are_full_and_hold_every_token_once_and_only_their_last_piece_ends_inside_a_document(
-    lengths, length, block
-):
+def test_full_windows_hold_every_token_once_and_only_their_last_piece_ends_in_a_document(lengths, length, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BLOCK_DOCUMENTS", block)
         windows = windows_of(lengths, length)

@@ -100,9 +100,7 @@ def test_nobody_else_locks_a_dataset_while_it_is_fetched(served, tmp_path, monke
     ],
     ids=["missing", "forbidden", "altered", "broken", "truncated"],
 )
-def test_only_a_fault_that_may_pass_is_retried_and_what_stays_is_an_error_that_names_the_shard(
-    served, damage, message, num_requests
-):
+def test_only_a_passing_fault_is_retried_and_an_error_names_the_shard(served, damage, message, num_requests):
     server, local = served
     file = read_dataset_manifest(local).splits["validation"].files[0]
     damage(server, local / file.name)

@@ -144,9 +144,7 @@ def test_the_bucket_is_never_larger_than_the_model_or_deepspeeds_default() -> No
 
 
 @pytest.mark.parametrize(("kind", "bytes_each"), [("zero1-bf16", 4), ("zero1-bf16-muon", 6)])
-def test_zero_1_copies_the_gradients_of_the_embedding_and_of_muons_matrices_into_one_tensor_to_reduce_them(
-    kind, bytes_each
-) -> None:
+def test_zero_1_copies_the_gradients_of_the_embedding_and_of_muons_matrices_to_reduce_them(kind, bytes_each) -> None:
     """With AdamW one group has both and fills DeepSpeed's bucket alone; the evaluation then needs the most."""
     sizes: dict[str, Any] = {"vocab_size": 50304, "hidden_size": 768, "num_heads": 12}
     papers_largest = tokenformer_config(num_layers=12, attention_tokens=8620, ffn_tokens=34480, **sizes)

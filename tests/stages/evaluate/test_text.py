@@ -88,18 +88,14 @@ def trained_on(checkpoint: Pretrained, windows: EvaluationWindows) -> dict[str, 
 
 
 @pytest.mark.parametrize("max_sequences", [None, 7])
-def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
-    checkpoint: Pretrained, dataset: Path, max_sequences: int | None
-):
+def test_the_loss_on_a_dataset_is_the_trainers(checkpoint: Pretrained, dataset: Path, max_sequences: int | None):
     expected = trained_on(checkpoint, EvaluationWindows(dataset, "validation", 32, max_sequences))
     found = vars(figures(loss_on_split(checkpoint, dataset, max_sequences)))
     assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-5)
     assert found.keys() == {"num_tokens", "loss", "perplexity", "bits_per_byte"}
 
 
-def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
-    checkpoint: Pretrained, dataset: Path, tmp_path: Path
-):
+def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(checkpoint, dataset, tmp_path):
     (tmp_path / "chant.txt").write_text("barn fen hen " * 3000)
     tokenizer = str(dataset / "tokenizer.json")
     chant = prepare(
@@ -117,9 +113,7 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
 
 
 @pytest.mark.parametrize("stride", [32, 13])
-def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
-    checkpoint: Pretrained, text: Path, stride: int
-):
+def test_strided_windows_give_every_token_the_overlap_as_context(checkpoint: Pretrained, text: Path, stride: int):
     tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
     expected = plain_losses(checkpoint, tokens[:33]).tolist()
     for start in range(stride, len(tokens) - 1 - 32 + stride, stride):
@@ -219,9 +213,7 @@ def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(po
     assert abs(scaled[128]["loss"].value - plain[128]["loss"].value) > 1e-4
 
 
-def test_a_batch_of_the_longest_context_comes_before_all_measurements(
-    positional: Pretrained, text: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_longest_context_runs_once_unmeasured(positional: Pretrained, text: Path, monkeypatch: pytest.MonkeyPatch):
     steps: list[int | str] = []
     hidden_states = positional.model.hidden_states
     monkeypatch.setattr(long_context, "wait_for", lambda device: steps.append("wait"))
@@ -235,9 +227,7 @@ def test_a_batch_of_the_longest_context_comes_before_all_measurements(
     assert steps == [128, "wait", 16, "wait", "wait", 128, "wait"]
 
 
-def test_the_first_tokens_are_enough_if_asked_and_what_cannot_be_measured_is_refused(
-    positional: Pretrained, text: Path, tmp_path: Path
-):
+def test_the_first_tokens_suffice_and_the_unmeasurable_is_refused(positional: Pretrained, text: Path, tmp_path: Path):
     found = losses(positional, text, 16, 64, max_tokens=100)
     assert [scores["loss"].num_samples for scores in found.values()] == [99, 99]
     with pytest.raises(UserError, match=r"has 743 tokens; a context of 4,096 needs 4,097"):

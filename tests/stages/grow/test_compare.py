@@ -153,9 +153,7 @@ def test_logits_and_losses_match_models_run_by_hand_one_at_a_time(old, tmp_path,
     assert found.jump == found.new.loss - found.old.loss != 0
 
 
-def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_breaks_its_promise(
-    old, tmp_path, dataset
-):
+def test_a_lineage_is_known_of_parent_and_child_only_and_an_altered_child_breaks_its_promise(old, tmp_path, dataset):
     new, shrunk, num_files = tmp_path / "new", tmp_path / "shrunk", len(read_manifest(old).files)
 
     def facts(first: Path, second: Path) -> tuple[Any, ...]:

@@ -61,9 +61,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for part in parts for name, tensor in part.items()}
 
 
-def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_files_of_limited_size(
-    pretrained, tmp_path, monkeypatch
-):
+def test_weights_in_bfloat16_are_checked_before_rounding_and_split_by_size(pretrained, tmp_path, monkeypatch):
     exact: dict[str, torch.Tensor] = {}
 
     def check(directory: Path, *_, **__) -> LogitsCheck:
