@@ -30,7 +30,7 @@ class TrainingGuard:
     """Keeps `make test-fast` fast: a test may start training processes only if it is marked `trains`."""
 
     may_train = True
-    """Set by conftest.py before each test. Outside of pytest, as in the soak, nothing is refused."""
+    """Set by conftest.py before each test. Outside of pytest, nothing is refused."""
 
     @classmethod
     def check(cls) -> None:

@@ -8,15 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+import pytest
 
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, reached, workers_of
 from tests.services.machines import PROGRAMS, Machine, child_of, started_machines
-from tests.services.processes import WAIT_SECONDS, output_of, wait_until
-from tests.services.service import Service
+from tests.services.processes import WAIT_SECONDS, output_of, require, wait_until
 
 VARIABLES = {
     "OMP_NUM_THREADS": "1",
@@ -94,8 +93,10 @@ def check_no_worker(runs_dir: Path) -> None:
     wait_until(lambda: not workers_of(runs_dir), "every worker ends with its runner")
 
 
-@contextmanager
-def _start(folder: Path) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def lab(training: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    require("apt-get install openssh-server pdsh openmpi-bin iproute2", *PROGRAMS, "pdsh", "mpirun", "ompi_info")
+    folder = tmp_path_factory.mktemp("lab")
     with started_machines(folder, "node-1", "node-2") as machines:
         lab = Lab(folder, *machines)
         (folder / "hostfile").write_text("node-1 slots=1\nnode-2 slots=1\n")
@@ -106,8 +107,7 @@ def _start(folder: Path) -> Iterator[Lab]:
         yield lab
 
 
-def _machine_returns(lab: Lab) -> str:
-    """The second machine is killed, and is back before growctl gives up."""
+def test_a_machine_that_is_killed_and_returns_after_10_s_costs_one_restart(lab: Lab) -> None:
     runs_dir = lab.new_runs_dir("returns")
     process = lab.start(runs_dir)
     lab.train_until(process, runs_dir, 50)
@@ -117,11 +117,10 @@ def _machine_returns(lab: Lab) -> str:
     printed = finish(process, code=0)
     assert "restarting it (1 of 3)" in printed, printed
     lab.check_same(runs_dir)
-    return "killed, then back after 10 s: growctl restarted the stage by itself, and ended with the same bits"
 
 
-def _machine_lost(runner: str, lab: Lab) -> str:
-    """The second machine drops off the network for good; only later is the same command run again."""
+@pytest.mark.parametrize("runner", ["pdsh", "openmpi"])
+def test_a_run_that_loses_a_machine_for_good_fails_soon_and_resumes_to_the_same_bits(lab: Lab, runner: str) -> None:
     runs_dir = lab.new_runs_dir(f"lost-{runner}")
     options = ("launch.max_restarts=1", "launch.hang_timeout=20")
     process = lab.start(runs_dir, *options, runner=runner)
@@ -137,22 +136,7 @@ def _machine_lost(runner: str, lab: Lab) -> str:
     assert "Traceback" not in printed, printed
     [message] = re.findall("growctl: (.*)", printed)
     assert "No route to host" in message or "timed out" in message, message
+    print(f"exit code 1 {seconds:.0f} s after its link went down: {message}")
     check_no_worker(runs_dir)
     finish(lab.start(runs_dir, *options, runner=runner), code=0)
     lab.check_same(runs_dir)
-    return (
-        f"exit code 1 {seconds:.0f} s after its link went down, with one restart: {message}; resumed to the same bits"
-    )
-
-
-SERVICE = Service(
-    programs=(*PROGRAMS, "pdsh", "mpirun", "ompi_info"),
-    modules=(),
-    install="apt-get install openssh-server pdsh openmpi-bin iproute2",
-    start=_start,
-    checks={
-        "pdsh: a machine is lost": partial(_machine_lost, "pdsh"),
-        "Open MPI: a machine is lost": partial(_machine_lost, "openmpi"),
-        "pdsh: a machine is lost and returns": _machine_returns,
-    },
-)

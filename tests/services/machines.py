@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.services.processes import environment, output_of, wait_until
-from tests.services.service import search_path
+from tests.services.processes import environment, output_of, search_path, wait_until
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "ssh", "sshd", "ssh-keygen")
 """What this module runs."""

@@ -4,14 +4,15 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes
-from tests.services.processes import background, output_of, wait_until
-from tests.services.service import Service
+from tests.services.processes import background, output_of, require, wait_until
 from tests.web_server import FAULTS, WebServer, server_at
 
 SECRET = "bXkgc2VjcmV0IGtleQ"
@@ -41,21 +42,22 @@ class Store:
         return runs_dir
 
 
-@contextmanager
-def _start(folder: Path) -> Iterator[Store]:
+@pytest.fixture
+def store(training: None, tmp_path: Path) -> Iterator[Store]:
+    require("pip install 'moto[server]' s3fs", modules=("moto", "flask", "s3fs"))
     import boto3
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    with background([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], folder / "moto.log"):
+    with background([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], tmp_path / "moto.log"):
         wait_until(lambda: _listens(port), "the object store listens")
         place = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
         client = boto3.client("s3", **place, aws_access_key_id="key", aws_secret_access_key=SECRET)
         client.create_bucket(Bucket="texts")
         for path in TEXT.glob("*.py"):
             client.put_object(Bucket="texts", Key=f"python/{path.name}", Body=path.read_bytes())
-        yield Store(folder, port, client)
+        yield Store(tmp_path, port, client)
 
 
 def _listens(port: int) -> bool:
@@ -64,7 +66,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _trains_on_remote_tokens(store: Store) -> str:
+def test_a_run_on_tokens_in_the_store_has_the_weights_of_a_local_one_through_faults(store: Store) -> None:
     """A dataset of texts in the store lies in the store too. A proxy injects faults while a run reads it."""
     [manifest] = store.growctl("prepare", "prepared", "s3://texts/python").glob(".datasets/*/manifest.json")
     local = manifest.parent
@@ -78,15 +80,3 @@ def _trains_on_remote_tokens(store: Store) -> str:
     assert final_hashes(near / "tiny") == final_hashes(far / "tiny"), "the weights differ"
     secret = [path for path in far.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert not secret, f"the secret key is in {secret}"
-    return (
-        f"{len(FAULTS * 2)} faults among {proxy.injected.total()} requests; the same weights as local; no secret kept"
-    )
-
-
-SERVICE = Service(
-    programs=(),
-    modules=("moto", "flask", "s3fs"),
-    install="pip install 'moto[server]' s3fs",
-    start=_start,
-    checks={"tokens in the store, with faults": _trains_on_remote_tokens},
-)

@@ -1,19 +1,38 @@
-"""Starts the processes of services, and waits for what they do."""
+"""Starts the processes of services, skips those that are not installed, and waits for what they do."""
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
-from tests.services.service import search_path
+import pytest
 
 WAIT_SECONDS = 600.0
 """Nothing that a check waits for takes so long, however busy the machine is."""
 
 STOP_SECONDS = 20.0
 """How long a service may take to stop before it is killed."""
+
+
+def require(install: str, *programs: str, modules: Sequence[str] = ()) -> None:
+    """Skips the tests of a service that is not installed, or that would start outside of namespaces of its own.
+
+    `install`: the command that installs its programs and Python modules.
+    """
+    if "GROWCTL_SERVICES" not in os.environ:
+        pytest.skip("changes the machine's network: run `make test-services`, which starts namespaces")
+    missing = [name for name in programs if shutil.which(name, path=search_path()) is None]
+    if missing := missing + [f"the module {name}" for name in modules if find_spec(name) is None]:
+        pytest.skip(f"needs {', '.join(missing)}: {install}")
+
+
+def search_path() -> str:
+    """PATH with the folders of Debian's daemons, which are not on every user's PATH."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def environment(**variables: str) -> dict[str, str]:
