@@ -70,16 +70,6 @@ def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repea
     assert (cost.kept.steps, cost.replayed, cost.spent) == (30, Cost(), cost.kept)
 
 
-def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:
-    metrics = Metrics().start(1)
-    assert extents(booked(ledger, metrics)) == []
-    assert ledger.last_attempt("0-small") == 1
-    assert extents(booked(ledger, metrics, attempt_over=True)) == [(1, 0, 0, "interruption")]
-    booked(ledger, metrics.start(2).train(40).end())
-    lost = Cost(device_seconds=20.0, wall_seconds=10.0, gpu_joules=None, money=20.0 / 3600 * 3.6)
-    assert ledger.stage_cost("0-small").replayed == lost
-
-
 def test_a_stage_is_finished_once_booked_and_a_worker_that_outlives_its_runner_counts_once(ledger: Ledger) -> None:
     metrics = Metrics().start(1).train(39)
     booked(ledger, metrics, attempt_over=True)

@@ -13,7 +13,6 @@ import pytest
 from growctl.ledger.entries import BaseEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import remarks, report_sections, validation_warning
 from growctl.runs.find import RunNotFoundError, find_runs
@@ -151,21 +150,6 @@ def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comp
     stages = (replace(first, sequence_length=256, own_context_loss=3.1), replace(last, sequence_length=1024))
     [said] = remarks(replace(report, stages=stages))
     assert "at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at 256" in said
-
-
-def test_the_terminal_leads_with_the_missing_opponent_and_leaves_details_to_those_who_ask(runs):
-    ladder(runs)
-    control(runs, 1400, 1.20)
-    found = report_sections(find_runs(runs))
-    lines = lines_of(found, width=80)
-    assert lines[:3] == ["Result", "The strongest opponent is missing: the best size from scratch.", "to train it:"]
-    asked = "'controls=[{kind: best-scratch, budgets: [0.5, 1, 2]}]' --controls"
-    assert lines[3] == f"growctl run {runs / 'quick/schedule.yaml'} {asked} --runs-dir {runs}"
-    brief, details = lines_of(found), lines_of(found, details=True)
-    for section in found:
-        has_text = not all(isinstance(part, Chart) for part in section.parts)
-        assert (section.heading in details, section.heading in brief) == (has_text, section.in_terminal)
-    assert run_here("report", "--runs-dir", runs)[0].endswith("here: --details\n")
 
 
 def test_a_mixture_has_the_tokens_epochs_and_losses_of_each_source_by_stage_and_for_controls(tmp_path):

@@ -22,12 +22,9 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import (
     as_killed_at,
     final_hashes,
-    finish,
     growctl,
     held,
-    is_paused,
     kill,
-    kill_workers,
     losses,
     paused_rank,
     reached,
@@ -130,18 +127,6 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
     stop(process, signal.SIGKILL)
     wait_for(lambda: not workers_of(runs))
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
-
-
-def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs, tmp_path):
-    faults = paused_rank(tmp_path / ".marks", "0-small")
-    process = growctl("run", undisturbed[0], "--runs-dir", runs, faults=faults)
-    wait_for(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
-    wait_for(lambda: is_paused(runs), process)
-    kill_workers(runs)
-    out, _ = finish(process)
-    assert "stage small crashed: a worker was ended by signal 9" in out
-    assert "restarting it (1 of 3)" in out
-    assert_same_end(runs / "tiny", undisturbed)
 
 
 def test_a_run_whose_terminal_closes_or_that_is_stopped_ends_in_the_same_bits(undisturbed, runs, tmp_path, request):
