@@ -84,6 +84,10 @@ class Key:
         """The values that it may have, in words."""
         return _allowed(self.schema)
 
+    def _says(self, unit: str) -> bool:
+        """Whether the description names the unit."""
+        return unit.split()[-1].lower() in self.description.lower().split(".")[0]
+
     @property
     def entry(self) -> str:
         """The part of the page on this key, with its example where neither default nor values show the form."""
@@ -91,7 +95,7 @@ class Key:
         if "default" in self.schema:
             known = {"seconds": duration, "bytes": byte_count}.get(str(unit), as_yaml)
             default = "" if value is None else f"default `{known(value)}`"
-        if unit in ("seconds", "bytes") or (unit or "").startswith("pure number"):
+        if unit and (unit in ("seconds", "bytes") or unit.startswith("pure number") or self._says(unit)):
             unit = None
         allowed, values, description = self.allowed, self.schema.get("enum", ()), self.description
         for word in re.findall(r"`([\w-]+)`", allowed):

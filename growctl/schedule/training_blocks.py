@@ -163,7 +163,7 @@ class FreezeForBlock(Block):
     """Freezes the old parameters at the start of every grown stage."""
 
     freeze_for: Annotated[Count, example("1k", "optimizer steps")]
-    """Steps for which they stay frozen."""
+    """Steps for which the old parameters stay frozen."""
 
 
 POLICIES: dict[Preset, dict[str, Any]] = {
