@@ -71,9 +71,9 @@ class RotaryScalingBlock(Block):
     trained_length: Annotated[Count, example(8192, "data tokens")]
     """Context length that the model was trained with before it was scaled."""
     low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
-    """llama3: below so many turns, frequencies are divided by the whole factor."""
+    """llama3: frequencies with fewer turns than this are divided by the whole factor."""
     high_turns: Annotated[PositiveFloat, example(4.0, "turns in trained_length")] = 4.0
-    """llama3: above so many turns, frequencies stay."""
+    """llama3: frequencies with more turns than this stay."""
 
 
 class ModelBlock(Block):
