@@ -17,16 +17,13 @@ Seconds are CPU time of one thread, so that other work on the machine counts lit
 two readers' seconds in the same turn. `goal_tokens_per_second` and `goals` are what we aim at.
 """
 
-import argparse
 import hashlib
-import json
 import statistics
 import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from growctl.data.token_import import import_tokens
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
@@ -72,15 +69,14 @@ def main() -> None:
 
 def print_measured(measure: Callable[[Path, int, int, int], dict[str, Any]], description: str) -> None:
     """Prints what `measure(folder, num_tokens, turns, batches)` returns, with the options of the command line."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(description)
     parser.add_argument("--tokens", type=int, default=100_000_000, help="tokens to read from, of 2 bytes")
     parser.add_argument("--turns", type=int, default=21, help="turns of each reader")
     parser.add_argument("--batches", type=int, default=2000, help="batches in a turn")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growctl-data-") as folder:
         document = measure(Path(folder), arguments.tokens, arguments.turns, arguments.batches)
-    print(json.dumps({"note": arguments.note} | document, indent=1))
+    print_results(arguments.note, "numpy", **document)
 
 
 def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[str, Any]:
@@ -111,8 +107,6 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
         for ratio, (first, second) in RATIOS.items()
     }
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine("numpy"),
         "settings": {
             "tokens": num_tokens,
             "shape": [BATCH, LENGTH],

@@ -1,7 +1,7 @@
 """Measures expanding a checkpoint against only drawing, hashing and writing the same new tensors.
 
-    python benchmarks/expand.py --directory DIR > benchmarks/results/expand.json    # 14 GB of disk, some minutes
-    python benchmarks/expand.py --size small                                        # a quick trial
+    python -m benchmarks.expand --directory DIR > benchmarks/results/expand.json    # 14 GB of disk, some minutes
+    python -m benchmarks.expand --size small                                         # a quick trial
 
 Builds a checkpoint with Adam moments in DIR (by default the system's temporary folder): the paper's 757M model,
 753.8M parameters. Grows it to 1.31B, in turns with `plain`, which draws, hashes, writes and syncs the same new tensors
@@ -9,24 +9,18 @@ one after another. Every measurement runs in a new process and starts after its 
 writes. Everything is deleted at the end, unless --keep is given.
 """
 
-import argparse
 import hashlib
-import json
 import os
-import platform
 import resource
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
-from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from benchmarks.machine import in_fresh_process, options, print_results
 
 
 class Size(NamedTuple):
@@ -47,19 +41,17 @@ SIZES = {
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--size", choices=SIZES, default="paper", help="checkpoint and growth to measure")
     parser.add_argument("--directory", type=Path, help="where to write; created if missing")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="keep the checkpoints and the plain tensors")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     if arguments.directory:
         arguments.directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="growctl-expand-", dir=arguments.directory))
     try:
-        document = measured(arguments.size, folder, arguments.repetitions)
-        print(json.dumps({"note": arguments.note} | document, indent=1))
+        print_results(arguments.note, **measured(arguments.size, folder, arguments.repetitions))
     finally:
         if arguments.keep:
             print(f"kept {folder}", file=sys.stderr)
@@ -87,8 +79,6 @@ def measured(size: str, folder: Path, repetitions: int) -> dict[str, Any]:
     expand_runs, plain_runs = runs.values()
     ratios = [e["seconds"] / p["seconds"] for e, p in zip(expand_runs, plain_runs, strict=True)]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
         "size": size,
         "parent": SIZES[size].shape,
         "added": {"attention_tokens": SIZES[size].attention_tokens, "ffn_tokens": SIZES[size].ffn_tokens},
@@ -100,15 +90,6 @@ def measured(size: str, folder: Path, repetitions: int) -> dict[str, Any]:
         "expand": expand_runs,
         "plain": plain_runs,
     }
-
-
-def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs `function` in a new process and returns its result.
-
-    This process must stay small, because its peak memory would count as the child's.
-    """
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def build(size: str, parent: Path) -> None:
@@ -209,20 +190,6 @@ def files(parent: Path, child: Path) -> dict[str, Any]:
 def paths(directory: Path) -> list[Path]:
     """All files below `directory`."""
     return [path for path in directory.rglob("*") if path.is_file()]
-
-
-def machine() -> dict[str, Any]:
-    """The machine's description, for the results file."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": version("torch"),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-    }
 
 
 def say(text: str) -> None:

@@ -9,18 +9,15 @@ the time. Seconds are CPU time of one thread, so that other work on the machine 
 the turns' ratios.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.language_model import LanguageModel
@@ -81,24 +78,17 @@ CASES: dict[str, Case] = {
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="models to measure")
     parser.add_argument("--turns", type=int, default=TURNS, help="turns of each")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for name in arguments.cases:
         rows.append({"case": name} | measured(CASES[name], arguments.turns))
         print(rows[-1], file=sys.stderr, flush=True)
-    document = {
-        "note": arguments.note,
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
-        "settings": {"turns": arguments.turns, "threads": 1, "dtype": "float32"},
-        "rows": rows,
-    }
-    print(json.dumps(document, indent=1))
+    settings = {"turns": arguments.turns, "threads": 1, "dtype": "float32"}
+    print_results(arguments.note, settings=settings, rows=rows)
 
 
 def measured(case: Case, turns: int) -> dict[str, Any]:

@@ -11,18 +11,15 @@ on the machine and waiting for the disk do not count. `growth` compares the long
 line, or an event, costs the same however many lines precede it.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from growctl.ledger.books import StageBooks
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
@@ -51,11 +48,10 @@ RUN = RunEntry("benchmark", "benchmark", None, None, 1, "data", "f00d")
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--lines", type=int, nargs="+", default=LINES, help="lines of metrics.jsonl before the events")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
-    print(json.dumps({"note": arguments.note} | measured(sorted(arguments.lines)), indent=1))
+    print_results(arguments.note, **measured(sorted(arguments.lines)))
 
 
 def measured(lengths: list[int]) -> dict[str, Any]:
@@ -68,8 +64,6 @@ def measured(lengths: list[int]) -> dict[str, Any]:
     shortest, longest = runs[0], runs[-1]
     more_lines = longest["lines"] / shortest["lines"]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
         "settings": {"lines": lengths, "checkpoint_every": CHECKPOINT_EVERY, "lines_per_event": LINES_PER_EVENT},
         "growth": {
             "read_seconds_per_line": round(longest["read_seconds"] / shortest["read_seconds"] / more_lines, 3),

@@ -8,18 +8,15 @@ true losses follow a curve through those of the documented example at half and a
 is the curve's at the true multiplier of its cost. A row of the results has the worst of its cells.
 """
 
-import argparse
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from growctl.analysis.statistics import Duel, critical_values, design_of, t_quantile
 
 Floats = NDArray[np.float64]
@@ -212,9 +209,8 @@ def coverage_row(
 
 def main() -> None:
     """Simulates every row and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--draws", type=int, default=4000, help="in each cell")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     rng, num_draws = np.random.default_rng(0), arguments.draws
     curves = [(noise, LAWS, BUDGETS) for noise in NOISES]
@@ -225,8 +221,7 @@ def main() -> None:
         | false_verdicts(rng, num_draws, seeds, noise, sizes, policies)
         for (sizes, policies), seeds, noise in itertools.product(SELECTIONS, SEEDS, NOISES)
     ]
-    document = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "note": arguments.note, "machine": machine("numpy")}
-    print(json.dumps(document | {"draws": num_draws, "coverage": coverage, "verdicts": verdicts}, indent=1))
+    print_results(arguments.note, "numpy", draws=num_draws, coverage=coverage, verdicts=verdicts)
 
 
 if __name__ == "__main__":

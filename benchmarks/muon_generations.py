@@ -8,22 +8,17 @@ the standard library, grows to the last size at 40 % of its FLOPs, and trains on
 Growth, batches and budget are the same; the seeds differ in all three.
 """
 
-import argparse
 import asyncio
 import copy
-import json
 import re
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.depth_residual import LENGTH, batches
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from model.config_growth import ramp_config
 from model.flops import training_flops_per_token
 from model.growth import grow_model
@@ -36,6 +31,7 @@ from model.tokenformer_config import tokenformer_config
 SEQUENCES, EVALUATED = 64, 512
 STEPS, GROW_AT, WARMUP, DECAY, RAMP_STEPS = 1000, 0.4, 30, 0.25, 30
 PEAK, MUON_SCALE, MOMENTUM, WEIGHT_DECAY = 1.2e-2, 1.6, 0.95, 0.1
+LENGTH = 64
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration of Muon (Keller Jordan, 2024), which DeepSpeed uses too."""
 
@@ -53,6 +49,15 @@ def orthogonal(matrix: Tensor) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if matrix.shape[0] > matrix.shape[1] else x
+
+
+def batches(text: Tensor, seed: int, sequences: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless random windows of `text`, as inputs and targets, so many at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        starts = torch.randint(len(text) - LENGTH - 1, (sequences,), generator=generator).tolist()
+        tokens_BT = torch.stack([text[start : start + LENGTH + 1] for start in starts])
+        yield tokens_BT[:, :-1], tokens_BT[:, 1:]
 
 
 class Training:
@@ -136,23 +141,19 @@ def trained(text: Tensor, held_out: Tensor, seed: int) -> dict[str, float]:
     return found
 
 
-def main(seeds: Sequence[int]) -> None:
+def main() -> None:
     """Trains both ways with each seed, and prints the results."""
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     files = sorted(Path(asyncio.__file__).parent.parent.rglob("*.py"))
     texts = [file.read_bytes() for file in files if not {"test", "site-packages"} & {*file.parts}]
     data = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8).long()
     cut = len(data) * 9 // 10
-    document: dict[str, Any] = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": machine(),
-        "flops_per_token": training_flops_per_token(BASE, LENGTH).total,
-        "by_seed": {seed: trained(data[:cut], data[cut:], seed) for seed in seeds},
-    }
-    print(json.dumps(document, indent=1))
+    by_seed = {seed: trained(data[:cut], data[cut:], seed) for seed in arguments.seeds}
+    print_results(arguments.note, flops_per_token=training_flops_per_token(BASE, LENGTH).total, by_seed=by_seed)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    main(parser.parse_args().seeds)
+    main()

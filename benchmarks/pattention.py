@@ -13,15 +13,11 @@ Four forms take turns at each size, on one thread, with the allocator settings o
 Saved bytes are what autograd keeps for the backward pass, without the input and the weights.
 """
 
-import argparse
-import json
 import math
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -29,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results, restart_with
 from growctl.launch.local import KEPT_MEMORY
 from model.pattention import TokenGroup, pattend
 
@@ -43,30 +39,20 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--size", choices=SIZES, default="all")
     parser.add_argument("--seconds", type=float, default=10.0, help="minimum time for each size and precision")
     parser.add_argument("--plain-allocator", action="store_true", help="use the system's allocator settings")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     settings = {"OMP_NUM_THREADS": "1"} | ({} if arguments.plain_allocator else KEPT_MEMORY)
-    if any(os.environ.get(name) != value for name, value in settings.items()):
-        again = [sys.executable, "-m", "benchmarks.pattention", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | settings)  # glibc reads these variables only at start-up
+    restart_with(settings)
     torch.set_num_threads(1)
     rows = []
     for dtype in DTYPES:
         for size in SIZES[arguments.size]:
             rows.append(row(*size, dtype, arguments.seconds))
             print(f"{size} {dtype}: {rows[-1]['over_floor']}", file=sys.stderr)
-    document = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "note": arguments.note,
-        "machine": machine(),
-        "settings": settings,
-        "rows": rows,
-    }
-    print(json.dumps(document, indent=1))
+    print_results(arguments.note, settings=settings, rows=rows)
 
 
 def row(num_rows: int, width: int, num_tokens: int, dtype: str, seconds: float) -> dict[str, Any]:

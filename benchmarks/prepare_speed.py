@@ -22,14 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from stages.corpus.corpus import open_corpus
 from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
@@ -42,12 +41,11 @@ GOAL = 1.2
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--megabytes", type=int, default=64, help="text to tokenise")
     parser.add_argument("--turns", type=int, default=5, help="turns of each")
     parser.add_argument("--long-megabytes", type=int, default=200, help="the size of the long document")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json (default: train one of 8,192 entries)")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     parser.add_argument("--long-document", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.long_document:
@@ -57,7 +55,7 @@ def main() -> None:
         document = measured(
             Path(folder), arguments.megabytes, arguments.turns, arguments.long_megabytes, arguments.tokenizer
         )
-    print(json.dumps({"note": arguments.note} | document, indent=1))
+    print_results(arguments.note, "tokenizers", **document)
 
 
 def measured(
@@ -91,8 +89,6 @@ def measured(
         print(f"turn {turn + 1} of {turns}", file=sys.stderr)
     ratios = [one / other for one, other in zip(ours, alone, strict=True)]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine("tokenizers"),
         "settings": {"megabytes": megabytes, "turns": turns, "files": FILES, "long_megabytes": long_megabytes},
         "tokens": num_tokens,
         "tokens_per_second": {

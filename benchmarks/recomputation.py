@@ -8,17 +8,14 @@ without checkpointing. Memory is the most bytes of tensors at a time, counted op
 parameters and their gradients; beside it stands what `growctl plan` reckons.
 """
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.machine import machine
-from benchmarks.train_step import SETTINGS, in_fresh_process
+from benchmarks.machine import in_fresh_process, options, print_results, restart_with
+from benchmarks.train_step import SETTINGS
 from model.decoder_config import decoder_config
 from model.flops import recomputed_flops_per_token, training_flops_per_token
 from model.memory import ActivationMemory
@@ -51,14 +48,11 @@ EVERY = (None, 1, 2, 4)
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--case", choices=CASES, action="append", help="repeatable; by default all but small")
     parser.add_argument("--turns", type=int, default=8, help="turns of every setting; 0: leave time out")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
-    if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
-        again = [sys.executable, "-m", "benchmarks.recomputation", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads these variables only at start-up
+    restart_with(SETTINGS)
     rows = []
     for name in arguments.case or [name for name in CASES if name != "small"]:
         seconds = in_fresh_process(seconds_of_turns, name, arguments.turns) if arguments.turns else None
@@ -66,15 +60,8 @@ def main() -> None:
         for every in EVERY[1:]:
             rows.append(row_of(name, every, seconds, peaks))
             print(f"{name} every {every}: {rows[-1]}", file=sys.stderr)
-    document = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "note": arguments.note,
-        "load_average": round(os.getloadavg()[0], 2),
-        "machine": machine(),
-        "settings": SETTINGS,
-        "rows": rows,
-    }
-    print(json.dumps(document, indent=1))
+    load = round(os.getloadavg()[0], 2)
+    print_results(arguments.note, load_average=load, settings=SETTINGS, rows=rows)
 
 
 def row_of(

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.data import BATCH, LENGTH, print_measured, write_dataset
-from benchmarks.machine import machine
 from stages.corpus.prepare import prepare
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
@@ -66,8 +64,6 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     ratios = [there / here for there, here in zip(seconds["remote"], seconds["local"], strict=True)]
     tokens = batches * BATCH * LENGTH
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine("numpy"),
         "settings": {"tokens": num_tokens, "shape": [BATCH, LENGTH], "turns": turns, "batches_per_turn": batches},
         "tokens_per_second": {name: round(tokens / statistics.median(each)) for name, each in seconds.items()}
         | {"first_read": round(tokens / first_read)},

@@ -8,14 +8,11 @@ grow by the one policy that changes none of the three: zero values, and a norm f
 the control of equal size and FLOPs.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from growctl.evaluate.pretrained import open_pretrained
 from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.ladder.controls import equal_size_decoder
@@ -165,28 +162,17 @@ def _mean(values: Sequence[float]) -> float:
 
 def main() -> None:
     """Trains what is missing, inspects everything, and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--directory", type=Path, required=True, help="runs directory of the benchmark")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
         for function in FUNCTIONS:
             train(function, seed, arguments.directory)
-    results = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "note": arguments.note,
-        "machine": machine(),
-        "settings": {
-            "schedule": "quickstart",
-            "overrides": list(OVERRIDES),
-            "seeds": arguments.seeds,
-            "num_sequences": NUM_SEQUENCES,
-            "batch_size": BATCH_SIZE,
-        },
-        "rows": [found for seed in arguments.seeds for found in measure(seed, arguments.directory)],
-    }
-    print(json.dumps(results, indent=1))
+    settings = {"schedule": "quickstart", "overrides": list(OVERRIDES), "seeds": arguments.seeds}
+    settings |= {"num_sequences": NUM_SEQUENCES, "batch_size": BATCH_SIZE}
+    rows = [found for seed in arguments.seeds for found in measure(seed, arguments.directory)]
+    print_results(arguments.note, settings=settings, rows=rows)
 
 
 if __name__ == "__main__":

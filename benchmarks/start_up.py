@@ -8,7 +8,6 @@ the run is then stopped. Every repetition is a new process. The first one, with 
 the time of an interpreter that does nothing, the lower limit.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -18,11 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import options, print_results
 from growctl.runs_dir import RunPaths
 
 SCHEDULE = "quickstart"
@@ -45,21 +43,17 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--repetitions", type=int, default=5, help="counted repetitions of each command")
     parser.add_argument("--schedule", default=SCHEDULE, help="schedule to plan and run")
     parser.add_argument(
         "--runs-dir", type=Path, help="runs directory, perhaps with the prepared dataset; by default a temporary folder"
     )
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growctl-start-up-") as folder:
         runs_dir = arguments.runs_dir or Path(folder)
-        print(
-            json.dumps(
-                {"note": arguments.note} | measured(arguments.schedule, runs_dir, arguments.repetitions), indent=1
-            )
-        )
+        document = measured(arguments.schedule, runs_dir, arguments.repetitions)
+    print_results(arguments.note, "deepspeed", **document)
 
 
 def measured(schedule: str, runs_dir: Path, repetitions: int) -> dict[str, Any]:
@@ -81,8 +75,6 @@ def measured(schedule: str, runs_dir: Path, repetitions: int) -> dict[str, Any]:
                 runs[name].append(run | {"load_average_before": round(load, 2)})
     modules = help_imports()
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine("deepspeed"),
         "settings": {"schedule": schedule, "repetitions": repetitions},
         "median_seconds": {
             name: round(statistics.median(run["seconds"] for run in of), 3) for name, of in runs.items()

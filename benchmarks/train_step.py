@@ -14,9 +14,7 @@ One rank, one thread, real text. In each case all loops take turns in one proces
 Ratios compare tokens per second in neighbouring turns. Peak memory is measured for each loop in a separate process.
 """
 
-import argparse
 import importlib
-import json
 import logging
 import os
 import resource
@@ -26,14 +24,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import machine
+from benchmarks.machine import in_fresh_process, options, print_results, restart_with
 from growctl.launch.local import KEPT_MEMORY
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", **KEPT_MEMORY}
@@ -66,15 +61,12 @@ VOCAB_SIZE = 1024
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--case", choices=CASES, action="append", help="repeatable; by default all but small")
     parser.add_argument("--seconds", type=float, default=60.0, help="minimum time for each case and precision")
     parser.add_argument("--compiled", action="store_true", help="also measure launch.kernels: compiled")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
-    if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
-        again = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:]]
-        os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads these variables only at start-up
+    restart_with(SETTINGS)
     loops = (*LOOPS, "compiled") if arguments.compiled else LOOPS
     with tempfile.TemporaryDirectory(prefix="growctl-train-step-") as folder:
         dataset = in_fresh_process(prepared, Path(folder))
@@ -85,21 +77,8 @@ def main() -> None:
                 peaks = {loop: in_fresh_process(peak_bytes, name, precision, dataset, loop) for loop in loops}
                 rows.append({"case": name, "precision": precision, **CASES[name]._asdict(), **row, "peak_bytes": peaks})
                 print(f"{name} {precision}: {row['ratios']}", file=sys.stderr)
-    document = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "note": arguments.note,
-        "load_average": round(os.getloadavg()[0], 2),
-        "machine": machine("deepspeed"),
-        "settings": SETTINGS,
-        "rows": rows,
-    }
-    print(json.dumps(document, indent=1))
-
-
-def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs `function` in a new process and returns its result."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+    load = round(os.getloadavg()[0], 2)
+    print_results(arguments.note, "deepspeed", load_average=load, settings=SETTINGS, rows=rows)
 
 
 def prepared(folder: Path) -> Path:
