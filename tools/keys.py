@@ -99,7 +99,7 @@ class Key:
             unit = None
         allowed, values, description = self.allowed, self.schema.get("enum", ()), self.description
         for word in re.findall(r"`([\w-]+)`", allowed):
-            description = re.sub(rf"(?<![\w`-]){word}:", f"`{word}`:", description)
+            description = re.sub(rf"(?<![\w`{{-]){word}:", f"`{word}`:", description)
         if default and (allowed == "`true`, `false`" or (values and all(f"{v}:" in self.description for v in values))):
             allowed = ""  # the description lists the values
         facts = "; ".join(filter(None, (allowed, unit, default)))

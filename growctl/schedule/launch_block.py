@@ -187,8 +187,8 @@ class LaunchBlock(Block):
     offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Keeps only the inputs of blocks (blocks) or of every N-th block (every: N) in the forward pass and recomputes the
-    rest in the backward pass: less memory for one more forward pass. Results have the same bits on CPUs."""
+    """Recomputes activations in the backward pass: less memory for one more forward pass. blocks: keeps the input of
+    every block. {every: N}: keeps that of every N-th block. Results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: operator by operator; only this resumes with the same bits. compiled:
     torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""

@@ -120,7 +120,7 @@ class OptimizerBlock(Block):
     weight_decay: Annotated[NonNegativeFloat, example(0.01, "pure number")] = 0.1
     """Applied to matrices only. A step takes learning rate (AdamW's, also with Muon) times this share of a weight."""
     gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
-    """Largest global gradient norm; 0 turns clipping off. With muon the default is 0 and nothing else is possible."""
+    """Largest global gradient norm; 0 turns clipping off. With muon it must be 0, the default there."""
     momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
     """Decay per step of Muon's running mean of the gradient."""
     muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "factor")] = None
