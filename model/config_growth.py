@@ -22,6 +22,7 @@ from model.tokenformer_config import (
     ScoreFunction,
     TokenformerConfig,
     published_tau,
+    tokens_read,
 )
 
 AnyConfig = TypeVar("AnyConfig", bound=TokenformerConfig | DecoderConfig)
@@ -137,13 +138,15 @@ def _grown(
         )
     if policy.init == "copy" and any(g.key_ramp != 1 for g in pattention.generations):
         raise UserError("growth by copies is only possible once the ramp of the previous growth has finished")
+    read = tokens_read(num_tokens, policy.routing)
     new = Generation(
         num_tokens=num_tokens,
         number=number,
         key_ramp=0.0 if policy.tau == "ramp" else 1.0,
-        tau=published_tau(score_function, num_tokens) if policy.tau == "per-generation" else None,
+        tau=published_tau(score_function, read) if policy.tau == "per-generation" else None,
         copies=copies,
         tau_before=pattention.tau,
+        routing=policy.routing,
     )
     grown = PattentionConfig(generations=(*pattention.generations, new), tau=pattention.tau)
     return _at_published_tau(grown, score_function) if policy.tau == "recompute" else grown
@@ -230,8 +233,8 @@ def _mapped(config: TokenformerConfig, change: Any) -> TokenformerConfig:
 
 
 def _weight(generations: Sequence[Generation]) -> float:
-    """The sum of g^2 n over the generations that share a norm."""
-    return sum(g.key_ramp**2 * g.num_tokens for g in generations if g.tau is None)
+    """The sum of g^2 n over the generations that share a norm, of each of which a data token reads n tokens."""
+    return sum(g.key_ramp**2 * g.num_read for g in generations if g.tau is None)
 
 
 def _at_published_tau(pattention: PattentionConfig, score_function: ScoreFunction) -> PattentionConfig:

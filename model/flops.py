@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 
 from model.parameter_names import EMBEDDING, HEAD, POSITIONS
-from model.shapes import ModelConfig, parameter_shapes
+from model.shapes import ModelConfig, parameter_shapes, unread_parameters
+from model.tokenformer_config import TokenformerConfig, pattention_widths
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Flops:
     """FLOPs by part. Supports addition, and multiplication by a number."""
 
     parameters: float
-    """Products with parameter tokens (Tokenformer) or weight matrices (decoder), and the embedding of patches."""
+    """Products with the parameter tokens that are read (Tokenformer), and with the mean keys that route; or with weight
+    matrices (decoder). The embedding of patches."""
 
     attention: float
     """Token-token products: Q K^T and scores V, full T x T, or the documents or windows in it."""
@@ -55,18 +57,20 @@ def forward_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flop
         for name, shape in parameter_shapes(config).items()
         if len(shape) == 2 and name not in (EMBEDDING, POSITIONS, HEAD)
     )
+    aside = _router_flops_per_token(config) + _patch_flops_per_token(config)
     attended = [window or attended_tokens for window in config.windows(attended_tokens)]
     heads_per_token = 1 if config.image is None else 1 / config.image.sequence_length
     return Flops(
-        parameters=2.0 * sum(matrices) + _patch_flops_per_token(config),
+        parameters=2.0 * (sum(matrices) - unread_parameters(config)) + aside,
         attention=4.0 * sum(attended) * config.num_heads * config.head_width,
         head=2.0 * config.hidden_size * config.vocab_size * heads_per_token,
     )
 
 
 def training_flops_per_token(config: ModelConfig, attended_tokens: float) -> Flops:
-    """FLOPs of a forward and a backward pass per data token. Pixels need no gradient."""
-    return 3 * forward_flops_per_token(config, attended_tokens) + Flops(-_patch_flops_per_token(config), 0, 0)
+    """FLOPs of a forward and a backward pass per data token. Pixels need no gradient, and routing has none."""
+    without_gradient = _patch_flops_per_token(config) + 2 * _router_flops_per_token(config)
+    return 3 * forward_flops_per_token(config, attended_tokens) + Flops(-without_gradient, 0, 0)
 
 
 def recomputed_flops_per_token(config: ModelConfig, attended_tokens: float) -> float:
@@ -76,6 +80,14 @@ def recomputed_flops_per_token(config: ModelConfig, attended_tokens: float) -> f
     """
     forward = forward_flops_per_token(config, attended_tokens)
     return forward.total - forward.head - _patch_flops_per_token(config)
+
+
+def _router_flops_per_token(config: ModelConfig) -> float:
+    """FLOPs of the affinities between a data token and the groups of all routed generations."""
+    if not isinstance(config, TokenformerConfig):
+        return 0.0
+    groups = ((name, g.routing.groups) for name, p in config.pattentions() for g in p.generations if g.routing)
+    return 2.0 * sum(number * pattention_widths(config, name)[0] for name, number in groups)
 
 
 def _patch_flops_per_token(config: ModelConfig) -> float:

@@ -69,6 +69,19 @@ class LanguageModel(nn.Module):
             for block in self.blocks.values():
                 block.compile()
 
+    def balance(self, all_reduce: "Callable[[Tensor], object]") -> None:
+        """Balances the routers by what data tokens have read since the last time; only a Tokenformer has any.
+
+        `all_reduce` adds up a tensor over all ranks, in place.
+        """
+
+    def balanced(self, config: ModelConfig) -> ModelConfig:
+        """`config`, of this model's sizes, with the biases of its routers."""
+        return config
+
+    def set_routers(self, config: ModelConfig) -> None:
+        """Sets the biases of all routers from `config`, which has this model's sizes."""
+
     def new_cache(self, batch_size: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
         """An empty KV cache for `batch_size` rows of up to `num_columns` positions, padding included.
 

@@ -12,7 +12,7 @@ float32), a that of an element of token-token attention (on a CPU 4, else b):
 | attention: output of all heads | b H E |
 | `qk_norm`: its input | b (H + K) E |
 | each RMSNorm over D dimensions, on a CPU: parts of it | b D, in bf16 also 4 D |
-| tokenformer with N parameter tokens in all Pattentions: scores | b N |
+| tokenformer that reads N parameter tokens in all Pattentions: scores | b N |
 | decoder with F units: inputs and outputs of the activation | 2 b F, 4 b F with `swiglu` |
 | decoder: a joined copy of every matrix that has several generations, once and not for each token | b N D |
 | documents: a mask for each sequence; windows: one for all; with some layers full, documents have both | a T |
@@ -21,10 +21,10 @@ An image besides takes its pixels in float32 and the patches cut from them, (4 +
 for each class: its target and its log-probability.
 
 Temporary tensors are counted at their two peaks: in the loss, and in the backward pass of the widest layer: 3 b N for
-the N parameter tokens of that layer, b F for an FFN, and the gradient of the residual stream, b D. With activation
-checkpointing (model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during the
-segment's backward pass. Statistics of norms and rotary tables are left out. All figures are for the `eager` kernels;
-the Triton kernels need less, and how much compiled blocks need depends on the compiler.
+the N parameter tokens that are read there, b F for an FFN, and the gradient of the residual stream, b D. With
+activation checkpointing (model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during
+the segment's backward pass. Statistics of norms and rotary tables are left out. All figures are for the `eager`
+kernels; the Triton kernels need less, and how much compiled blocks need depends on the compiler.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from typing import NamedTuple
 from model.decoder_config import DecoderConfig
 from model.precision import BYTES, DeviceType, Precision
 from model.shapes import ModelConfig
-from model.tokenformer_config import pattention_widths
+from model.tokenformer_config import TokenformerConfig, pattention_widths
 
 FLOAT32 = 4
 INT64 = 8
@@ -114,7 +114,9 @@ class ActivationMemory:
         widest = max((max(widths) for widths in self._widths), default=0)
         is_decoder = isinstance(config, DecoderConfig)
         width = max(config.hidden_size, config.num_heads * config.head_width)
-        inside = (6 * width + 2 * widest) if is_decoder else (8 * width + widest)
+        is_routed = isinstance(config, TokenformerConfig) and config.is_routed
+        pieces = 2 if is_routed else 1  # the scores of routed generations are joined with the others
+        inside = (6 * width + 2 * widest) if is_decoder else (8 * width + pieces * widest)
         mask = _masks(config, micro_batch_size, sequence_length)
         in_blocks = num_tokens * inside + mask + _joined(config)
         if image := config.image:
@@ -154,10 +156,10 @@ class ActivationMemory:
 
 
 def _widths(config: ModelConfig) -> list[list[int]]:
-    """The parameter tokens of the Pattentions of each block, or the units of its FFN."""
+    """The parameter tokens that a data token reads in the Pattentions of each block, or the units of its FFN."""
     if isinstance(config, DecoderConfig):
         return [[config.ffn_tokens]] * config.num_layers
-    return [[pattention.num_tokens for pattention in block.pattentions().values()] for block in config.blocks]
+    return [[pattention.num_read for pattention in block.pattentions().values()] for block in config.blocks]
 
 
 def _masks(config: ModelConfig, micro_batch_size: int, sequence_length: int) -> int:
@@ -173,7 +175,7 @@ def _joined(config: ModelConfig) -> int:
         return 0
     return max(
         (
-            p.num_tokens * max(pattention_widths(config, name))
+            sum(g.num_tokens for g in p.generations if g.routing is None) * max(pattention_widths(config, name))
             for name, p in config.pattentions()
             if len(p.generations) > 1
         ),

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from model.config import Kernels
 from model.kernels import launch as triton_kernels
+from model.routing import Reading, Router
 from model.scores import score_factors, score_gradients
 from model.tokenformer_config import PattentionConfig, ScoreFunction
 from model.top_tokens import TopTokens
@@ -35,10 +36,76 @@ class TokenGroup(NamedTuple):
     tau: Tensor
     """0-d, float64, on the CPU."""
 
+    readings: tuple[Reading | None, ...]
+    """What data tokens read of a routed generation. None: all, as of any other."""
+
     @classmethod
     def of(cls, key_ND: Tensor, value_NO: Tensor, tau: float) -> "TokenGroup":
         """A group of one generation, without factors on keys or values."""
-        return cls((key_ND,), (value_NO,), (None,), (None,), _number(tau))
+        return cls((key_ND,), (value_NO,), (None,), (None,), _number(tau), (None,))
+
+    def acting_keys(self) -> "_Tokens":
+        """The keys with their ramps."""
+        return _Tokens(self.keys, self.key_ramps, self.readings)
+
+    def acting_values(self) -> "_Tokens":
+        """The values with their shares."""
+        return _Tokens(self.values, self.value_shares, self.readings)
+
+
+class _Tokens(NamedTuple):
+    """Keys or values of a group, D wide. R is how many a data token reads, N without routed generations.
+
+    The columns of scores and factors are those of all generations that are read whole, then of each routed one.
+    """
+
+    parts: Sequence[Tensor]
+    scales: Sequence[Scale]
+    readings: Sequence[Reading | None]
+
+    def _pieces(self) -> Iterator[tuple[list[int], Reading | None]]:
+        """The parts that are multiplied at once."""
+        whole = [i for i, reading in enumerate(self.readings) if reading is None]
+        if whole:
+            yield whole, None
+        yield from (([i], reading) for i, reading in enumerate(self.readings) if reading)
+
+    def _joined(self, piece: list[int]) -> Tensor:
+        return joined([self.parts[i] for i in piece], [self.scales[i] for i in piece])
+
+    def _columns(self, factor_MR: Tensor) -> Iterator[tuple[list[int], Reading | None, Tensor]]:
+        """The pieces, each with its columns."""
+        first = 0
+        for piece, reading in self._pieces():
+            num_tokens = sum(len(self.parts[i]) for i in piece)
+            width = num_tokens // len(reading.pairs) * reading.num_read if reading else num_tokens
+            yield piece, reading, factor_MR[:, first : first + width]
+            first += width
+
+    def scores(self, x_MD: Tensor) -> Tensor:
+        """The products of the data tokens with the tokens that they read, (M, R)."""
+        whole = ((self._joined(piece), reading) for piece, reading in self._pieces())
+        scores = [reading.scores(x_MD, part) if reading else x_MD @ part.mT for part, reading in whole]
+        return scores[0] if len(scores) == 1 else torch.cat(scores, dim=-1)
+
+    def sums(self, factor_MR: Tensor) -> Tensor:
+        """For each data token, the sum of the tokens that it reads, each times its factor: (M, D)."""
+        out_MD: Tensor | None = None
+        for piece, reading, factor_Mr in self._columns(factor_MR):
+            part = self._joined(piece)
+            sum_MD = reading.sums(factor_Mr, part) if reading else factor_Mr @ part
+            out_MD = sum_MD if out_MD is None else out_MD.add_(sum_MD)
+        assert out_MD is not None
+        return out_MD
+
+    def gradients(self, factor_MR: Tensor, x_MD: Tensor) -> list[Tensor]:
+        """The gradient of each part, of `scores` of x with the gradient `factor_MR`, or the other way round."""
+        grads: dict[int, Tensor] = {}
+        for piece, reading, factor_Mr in self._columns(factor_MR):
+            grad_ND = reading.gradient(factor_Mr, x_MD) if reading else factor_Mr.mT @ x_MD
+            parts, scales = [self.parts[i] for i in piece], [self.scales[i] for i in piece]
+            grads |= zip(piece, _parted(grad_ND, parts, scales), strict=True)
+        return [grads[i] for i in range(len(self.parts))]
 
 
 def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: Kernels = "eager") -> Tensor:
@@ -55,11 +122,14 @@ def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: 
             return pattend(x_BTD, group, function, kernels)
     x_MD = x_BTD.flatten(0, -2)
     if torch.is_grad_enabled():
-        pattend_with = _TritonPattend if kernels == "triton" and function == "l2_norm_gelu" else _Pattend
+        has_kernel = kernels == "triton" and function == "l2_norm_gelu" and not any(group.readings)
+        pattend_with = _TritonPattend if has_kernel else _Pattend
         parts = (*group.keys, *group.values, *group.key_ramps, *group.value_shares)
-        out_MO = pattend_with.apply(x_MD, group.tau, function, len(group.keys), *parts)
+        out_MO = pattend_with.apply(x_MD, group.tau, function, group.readings, *parts)
     else:
-        out_MO = token_factors(x_MD, group, function) @ joined(group.values, group.value_shares)
+        score_MR = group.acting_keys().scores(x_MD)
+        score_factors(score_MR, group.tau, function, factor_MN=score_MR)
+        out_MO = group.acting_values().sums(score_MR)
     return out_MO.unflatten(0, x_BTD.shape[:-1])
 
 
@@ -71,9 +141,15 @@ def _cast(x_BTD: Tensor, group: TokenGroup, dtype: torch.dtype) -> tuple[Tensor,
 def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction, unread_MN: Tensor | None = None) -> Tensor:
     """The factor on each parameter token's value at each data token: theta(X K^T), (M, N), without a gradient.
 
-    The norm leaves out the scores where `unread_MN` is true; there the factors mean nothing.
+    The norm leaves out the scores where `unread_MN` is true, and those that routing leaves unread. There, the factors
+    are 0 or, of softmax, mean nothing.
     """
     score_MN = x_MD @ joined(group.keys, group.key_ramps).mT
+    if any(group.readings):
+        parts = zip(group.keys, group.readings, strict=True)
+        read_MN = torch.zeros_like(score_MN, dtype=torch.bool)
+        masks = [reading.mask(len(key)) if reading else read_MN[:, : len(key)] for key, reading in parts]
+        unread_MN = torch.cat(masks, dim=-1) | (read_MN if unread_MN is None else unread_MN)
     if unread_MN is not None:
         score_MN.masked_fill_(unread_MN, float("-inf") if function == "softmax" else 0.0)
     score_factors(score_MN, group.tau, function, factor_MN=score_MN)
@@ -88,40 +164,48 @@ class _Pattend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, num_parts: int, *parts: Tensor | None
+        ctx: Any,
+        x_MD: Tensor,
+        tau: Tensor,
+        function: ScoreFunction,
+        readings: tuple[Reading | None, ...],
+        *parts: Tensor | None,
     ) -> Tensor:
-        keys, values, ramps, shares = _quarters(parts, num_parts)
-        score_MN = x_MD @ joined(keys, ramps).mT
-        factor_MN = torch.empty_like(score_MN)
-        norm_M1 = score_factors(score_MN, tau, function, factor_MN)
-        ctx.save_for_backward(x_MD, score_MN, norm_M1, tau, *parts)
-        ctx.function, ctx.num_parts = function, num_parts
-        return factor_MN @ joined(values, shares)
+        keys, values, ramps, shares = _quarters(parts, len(readings))
+        score_MR = _Tokens(keys, ramps, readings).scores(x_MD)
+        factor_MR = torch.empty_like(score_MR)
+        norm_M1 = score_factors(score_MR, tau, function, factor_MR)
+        ctx.save_for_backward(x_MD, score_MR, norm_M1, tau, *parts)
+        ctx.function, ctx.readings = function, readings
+        return _Tokens(values, shares, readings).sums(factor_MR)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out_MO: Tensor) -> tuple[Tensor | None, ...]:
-        x_MD, saved_MN, norm_M1, tau, *parts = ctx.saved_tensors
-        keys, values, ramps, shares = _quarters(parts, ctx.num_parts)
-        needs_x, needs_parts = ctx.needs_input_grad[0], _quarters(ctx.needs_input_grad[4:], ctx.num_parts)
-        grad_MN = grad_out_MO @ joined(values, shares).mT
-        factor_MN = score_gradients(saved_MN, norm_M1, tau, ctx.function, grad_MN)
-        grads: list[Tensor | None] = [None] * (4 * ctx.num_parts)
+        x_MD, saved_MR, norm_M1, tau, *parts = ctx.saved_tensors
+        num_parts = len(ctx.readings)
+        key_parts, value_parts, ramps, shares = _quarters(parts, num_parts)
+        keys, values = _Tokens(key_parts, ramps, ctx.readings), _Tokens(value_parts, shares, ctx.readings)
+        needs_x, needs_parts = ctx.needs_input_grad[0], _quarters(ctx.needs_input_grad[4:], num_parts)
+        grad_MR = values.scores(grad_out_MO)
+        factor_MR = score_gradients(saved_MR, norm_M1, tau, ctx.function, grad_MR)
+        grads: list[Tensor | None] = [None] * (4 * num_parts)
         if any(needs_parts[1]):
-            grads[ctx.num_parts : 2 * ctx.num_parts] = _parted(factor_MN.mT @ grad_out_MO, values, shares)
-        del factor_MN
+            grads[num_parts : 2 * num_parts] = values.gradients(factor_MR, grad_out_MO)
+        del factor_MR
         if any(needs_parts[0]):
-            grads[: ctx.num_parts] = _parted(grad_MN.mT @ x_MD, keys, ramps)
-        return grad_MN @ joined(keys, ramps) if needs_x else None, None, None, None, *grads
+            grads[:num_parts] = keys.gradients(grad_MR, x_MD)
+        return keys.sums(grad_MR) if needs_x else None, None, None, None, *grads
 
 
 class _TritonPattend(torch.autograd.Function):
-    """The same for `l2_norm_gelu`, with the kernels of `model.kernels`."""
+    """The same for `l2_norm_gelu` without routing, with the kernels of `model.kernels`."""
 
     @staticmethod
     def forward(
-        ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, num_parts: int, *parts: Tensor | None
+        ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, readings: tuple[None, ...], *parts: Tensor | None
     ) -> Tensor:
+        num_parts = len(readings)
         keys, values, ramps, shares = _quarters(parts, num_parts)
         x_MD = x_MD.contiguous()
         out_MO, score_MN, norm_M = triton_kernels.forward(x_MD, joined(keys, ramps), joined(values, shares), tau.item())
@@ -182,7 +266,12 @@ class Pattention(nn.Module):
             nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
             for width in widths
         )
+        self.set_routers(config)
         self.set_scale(config)
+
+    def set_routers(self, config: PattentionConfig) -> None:
+        """Sets the biases that route data tokens from `config`. They are state: `set_scale` leaves them as they are."""
+        self.routers = {str(each.number): Router(each) for each in config.generations if each.routing}
 
     def set_scale(self, config: PattentionConfig) -> None:
         """Sets tau, key ramps and value shares from `config`. Raises ValueError if its generations differ."""
@@ -198,9 +287,19 @@ class Pattention(nn.Module):
         self._norm_groups = [(shared, _number(config.tau)), *apart]
         """The numbers of the generations that share a norm, and its tau. The shared norm comes first."""
 
+    def balanced(self, config: PattentionConfig) -> PattentionConfig:
+        """`config` with the biases of the routers."""
+        return PattentionConfig(
+            generations=tuple(
+                g.model_copy(update={"biases": tuple(self.routers[str(g.number)].bias_G.tolist())}) if g.routing else g
+                for g in config.generations
+            ),
+            tau=config.tau,
+        )
+
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, O) out, in x's dtype."""
-        groups = self.token_groups()
+        groups = self.token_groups(x_BTD.flatten(0, -2))
         out_BTD, *others = (
             self._of_top(x_BTD, groups, self.top)
             if self.top
@@ -215,7 +314,7 @@ class Pattention(nn.Module):
         x_MD = x_BTD.flatten(0, -2)
         factors = [token_factors(x_MD, group, self.score_function) for group in groups]
         size_MN = torch.cat(factors, dim=-1).abs()
-        chosen_MK = size_MN.topk(top.count(size_MN.shape[-1]), dim=-1).indices
+        chosen_MK = size_MN.topk(top.count(self.config.num_read), dim=-1).indices
         unread_MN = torch.ones_like(size_MN, dtype=torch.bool).scatter_(-1, chosen_MK, False)
         unread = unread_MN.split([factor_Mn.shape[-1] for factor_Mn in factors], dim=-1)
         if top.norm == "chosen":
@@ -225,8 +324,13 @@ class Pattention(nn.Module):
             out_MO = factor_Mn.masked_fill_(unread_Mn, 0.0) @ joined(group.values, group.value_shares)
             yield out_MO.unflatten(0, x_BTD.shape[:-1])
 
-    def token_groups(self) -> list[TokenGroup]:
-        """The layer's parameters with their factors, one group per norm."""
+    def token_groups(self, x_MD: Tensor | None = None) -> list[TokenGroup]:
+        """The layer's parameters with their factors, one group per norm, and what data tokens `x_MD` read of them."""
+
+        def reading(number: str) -> Reading | None:
+            router = self.routers.get(number)
+            return router.read(x_MD, self.key_tokens[number]) if router and x_MD is not None else None
+
         return [
             TokenGroup(
                 keys=tuple(self.key_tokens[number] for number in numbers),
@@ -234,6 +338,7 @@ class Pattention(nn.Module):
                 key_ramps=tuple(self._ramps[number] for number in numbers),
                 value_shares=tuple(self._shares[number] for number in numbers),
                 tau=tau,
+                readings=tuple(map(reading, numbers)),
             )
             for numbers, tau in self._norm_groups
         ]
@@ -243,7 +348,7 @@ class Pattention(nn.Module):
         """The factors on each generation's values, by generation number: (B, T, n_g) each, in x's dtype."""
         x_MD, lead = x_BTD.flatten(0, -2), x_BTD.shape[:-1]
         found: dict[int, Tensor] = {}
-        for (numbers, _), group in zip(self._norm_groups, self.token_groups(), strict=True):
+        for (numbers, _), group in zip(self._norm_groups, self.token_groups(x_MD), strict=True):
             parts = token_factors(x_MD, group, self.score_function).split([len(key) for key in group.keys], dim=-1)
             found |= {int(number): part.unflatten(0, lead) for number, part in zip(numbers, parts, strict=True)}
         return dict(sorted(found.items()))

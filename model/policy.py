@@ -4,20 +4,20 @@ Imports no torch.
 
 A growth adds one generation of parameter tokens: to the Pattentions that grow, and as new layers. A policy sets the
 initial values of the new tokens (`init`), the scale of the scores, at the growth and over the steps that follow
-(`tau`), and where new layers go (`depth`; see `model.depth`). `model.config_growth` applies it. tau itself is data:
-computed once, and stored in the configuration from then on.
+(`tau`), and where new layers go (`depth`; see `model.depth`). whether data tokens read all new tokens (`routing`).
+`model.config_growth` applies it. tau itself is data: computed once, and stored in the configuration from then on.
 """
 
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, NonNegativeFloat, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, model_validator
 
 from model.decoder_config import DecoderConfig
 from model.depth import COPYING, COPYING_JUMPS, Depth
 from model.shapes import ModelConfig
 from model.strict import Strict, example
-from model.tokenformer_config import TokenformerConfig, published_tau
+from model.tokenformer_config import ROUTED_SOFTMAX, Routing, TokenformerConfig, published_tau
 
 EXACT_GROWTH = 1e-5
 """Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
@@ -73,6 +73,10 @@ class GrowthPolicy(Strict):
     above these (arXiv 2609.19107). Copies need `allow_jump`."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
+    routing: Annotated[
+        Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
+    ] = None
+    """Lets each data token read only some of the new tokens. By default it reads all."""
     allow_jump: Annotated[bool, example(True)] = False
     """Whether a growth may change the function that the model computes."""
 
@@ -118,6 +122,12 @@ def rejection_reason(
             f"init {policy.init!r} with tau {policy.tau!r} starts from zero scores, which score_function 'softmax' "
             f"turns into exp(0) = 1; use {_exact('zero-value')}, or {_exact('copy')}"
         )
+    if copies_layers and config.is_routed:
+        return f"depth {policy.depth!r} cannot copy layers that are read in part; use 'append' or 'interleave'"
+    if adds_tokens and policy.init == "copy" and (policy.routing or config.is_routed):
+        return f"init 'copy' needs that every token is read, so it goes without routing; use {_exact('matched')}"
+    if adds_tokens and policy.routing and config.score_function == "softmax":
+        return ROUTED_SOFTMAX
     if policy.allow_jump or preserves(config, policy, adds_tokens=adds_tokens, adds_layers=adds_layers):
         return None
     if copies_layers:
@@ -156,9 +166,10 @@ def _exact(init: Init) -> str:
 
 
 def is_published(config: TokenformerConfig) -> bool:
-    """Whether every Pattention is the published formula: all ramps finished, one norm for all tokens, tau = sqrt(n)."""
+    """Whether every Pattention is the published formula: all ramps finished, every token read, one norm for all, and
+    tau = sqrt(n)."""
     return all(
-        all(g.key_ramp == 1 and g.tau is None for g in pattention.generations)
+        all(g.key_ramp == 1 and g.tau is None and g.routing is None for g in pattention.generations)
         and math.isclose(pattention.tau, published_tau(config.score_function, pattention.num_tokens))
         for _, pattention in config.pattentions()
     )

@@ -74,6 +74,19 @@ def num_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
+def num_read_parameters(config: ModelConfig) -> int | None:
+    """The number of parameters that a data token reads where generations are routed; None if it reads all."""
+    unread = unread_parameters(config)
+    return num_parameters(config) - unread if unread else None
+
+
+def unread_parameters(config: ModelConfig) -> int:
+    """The number of parameters that a data token leaves unread in routed generations."""
+    if not isinstance(config, TokenformerConfig):
+        return 0
+    return sum((p.num_tokens - p.num_read) * sum(pattention_widths(config, name)) for name, p in config.pattentions())
+
+
 def num_embedding_parameters(config: ModelConfig) -> int:
     """The number of parameters of the embedding of tokens, or of patches and their positions."""
     return sum(math.prod(shape) for name, shape in parameter_shapes(config).items() if name.startswith("embedding."))

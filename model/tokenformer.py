@@ -3,7 +3,7 @@
 Shapes: B batch, T sequence, D model width.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ from model.cache import LayerCache
 from model.config import Kernels
 from model.language_model import LanguageModel
 from model.pattention import Pattention
+from model.shapes import ModelConfig
 from model.tokenformer_config import PATTENTIONS, BlockConfig, TokenformerConfig, pattention_widths
 from model.top_tokens import TopTokens, require_tokens
 
@@ -60,15 +61,44 @@ class Tokenformer(LanguageModel):
     def use_kernels(self, kernels: Kernels) -> None:
         """Switches the model and all its Pattentions to `kernels`. Raises KernelsMissing if this machine lacks them."""
         super().use_kernels(kernels)
-        for block in self.blocks.values():
-            for name in PATTENTIONS:
-                getattr(block, name).kernels = kernels
+        for pattention in self.pattentions():
+            pattention.kernels = kernels
+            if kernels == "compiled" and pattention.routers:  # how many data tokens read a group changes every time
+                pattention.forward = torch.compiler.disable(pattention.forward)  # type: ignore[method-assign]
+
+    def pattentions(self) -> Iterator[Pattention]:
+        """All of them, in the order of the configuration's."""
+        return (getattr(block, name) for block in self.blocks.values() for name in PATTENTIONS)
+
+    def balance(self, all_reduce: Callable[[Tensor], object]) -> None:
+        """Balances the routers, as `LanguageModel.balance` says."""
+        routers = [router for pattention in self.pattentions() for router in pattention.routers.values()]
+        if routers:
+            load = torch.cat([router.load_G for router in routers])
+            all_reduce(load)
+            for router, load_G in zip(routers, load.split([len(router.load_G) for router in routers]), strict=True):
+                router.balance(load_G)
+
+    def set_routers(self, config: ModelConfig) -> None:
+        """Sets the biases of all routers from `config`, which has this model's sizes."""
+        assert isinstance(config, TokenformerConfig)
+        for pattention, (_, own) in zip(self.pattentions(), config.pattentions(), strict=True):
+            pattention.set_routers(own)
+
+    def balanced(self, config: ModelConfig) -> ModelConfig:
+        """`config`, of this model's sizes, with the biases of its routers."""
+        assert isinstance(config, TokenformerConfig)
+        own = iter(self.pattentions())
+        blocks = (
+            BlockConfig(**{name: next(own).balanced(p) for name, p in block.pattentions().items()})
+            for block in config.blocks
+        )
+        return config.model_copy(update={"blocks": tuple(blocks)}) if config.is_routed else config
 
     def set_scales(self, config: TokenformerConfig) -> None:
-        """Sets tau, key ramps and value shares from `config`. Raises ValueError if its sizes are not this model's."""
-        for block, block_config in zip(self.blocks.values(), config.blocks, strict=True):
-            for name, pattention in block_config.pattentions().items():
-                getattr(block, name).set_scale(pattention)
+        """Sets tau, key ramps and value shares from `config`, no biases. Raises ValueError if its sizes are others."""
+        for pattention, (_, own) in zip(self.pattentions(), config.pattentions(), strict=True):
+            pattention.set_scale(own)
         self.config = config
 
 

@@ -8,12 +8,13 @@ adds are a generation.
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from model.config import AnyBlockConfig, LanguageModelConfig, PositiveFinite
-from model.strict import Strict
+from model.errors import UserError
+from model.strict import Strict, example
 
 ScoreFunction = Literal["l2_norm_gelu", "gelu_l2_norm", "softmax"]
 
@@ -24,6 +25,38 @@ PATTENTIONS = ("query", "key", "value", "projection", "ffn")
 def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
     """The tau of the published runs: sqrt(n) after an L2 norm, n after the softmax's L1 norm (official code)."""
     return num_tokens if score_function == "softmax" else math.sqrt(num_tokens)
+
+
+class Routing(Strict):
+    """A generation of which each data token reads a part: the best `read` of `groups` groups of tokens."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    groups: Annotated[int, Field(ge=2, le=4096), example(8, "groups")]
+    """Groups of equal size that the tokens form."""
+    read: Annotated[PositiveInt, example(2, "groups")]
+    """How many groups a data token reads: those whose mean keys point most in the direction of the input."""
+
+    @model_validator(mode="after")
+    def _reads_what_there_is(self) -> Self:
+        if self.read > self.groups:
+            raise ValueError(f"read {self.read} is more than the {self.groups} groups that there are")
+        return self
+
+
+ROUTED_SOFTMAX = "routing needs scores of which 0 counts nothing; score_function 'softmax' turns it into exp(0) = 1"
+"""What a message says of the two together."""
+
+
+def tokens_read(num_tokens: int, routing: Routing | None) -> int:
+    """How many of a generation's tokens a data token reads. Raises UserError if they are no whole groups."""
+    if routing is None:
+        return num_tokens
+    if num_tokens % routing.groups:
+        raise UserError(
+            f"routing.groups is {routing.groups}: {num_tokens} new tokens do not form so many groups of equal size"
+        )
+    return num_tokens // routing.groups * routing.read
 
 
 class Generation(Strict):
@@ -50,6 +83,24 @@ class Generation(Strict):
     """The Pattention's tau before this generation was added, which `shrink` restores. None for the oldest generation:
     that of the base or, in a block that a growth added, of that growth."""
 
+    routing: Routing | None = Field(default=None, exclude_if=lambda routing: routing is None)
+    """Which of its tokens a data token reads. None: all."""
+
+    biases: tuple[float, ...] = Field(default=(), exclude_if=lambda biases: not biases)
+    """What training has added to the affinity of each group, so that all are read equally often. Empty: zeros."""
+
+    @model_validator(mode="after")
+    def _has_whole_groups(self) -> Self:
+        tokens_read(self.num_tokens, self.routing)
+        if self.biases and len(self.biases) != (self.routing.groups if self.routing else 0):
+            raise ValueError(f"there are {len(self.biases)} biases; each group has one")
+        return self
+
+    @property
+    def num_read(self) -> int:
+        """Parameter tokens that a data token reads."""
+        return tokens_read(self.num_tokens, self.routing)
+
 
 class PattentionConfig(Strict):
     """One Pattention: its generations, oldest first, and its scale."""
@@ -69,6 +120,11 @@ class PattentionConfig(Strict):
     def num_tokens(self) -> int:
         """Parameter tokens over all generations."""
         return sum(generation.num_tokens for generation in self.generations)
+
+    @property
+    def num_read(self) -> int:
+        """Parameter tokens that a data token reads."""
+        return sum(generation.num_read for generation in self.generations)
 
     @property
     def value_shares(self) -> tuple[float, ...]:
@@ -120,6 +176,11 @@ class TokenformerConfig(LanguageModelConfig):
         """Every Pattention of every block, in the order of the forward pass, with the name that its block gives it."""
         return (each for block in self.blocks for each in block.pattentions().items())
 
+    @property
+    def is_routed(self) -> bool:
+        """Whether data tokens read a generation only in part."""
+        return any(g.routing for _, pattention in self.pattentions() for g in pattention.generations)
+
 
 def tokenformer_config(
     *,
@@ -128,18 +189,23 @@ def tokenformer_config(
     ffn_tokens: int,
     projection_tokens: int | None = None,
     score_function: ScoreFunction = "l2_norm_gelu",
+    routing: Routing | None = None,
     **shape: Any,
 ) -> TokenformerConfig:
     """A Tokenformer with one generation and the published tau.
 
     Each of Q, K, V and O has `attention_tokens` parameter tokens; `projection_tokens` sets another number for O.
+    With `routing`, a data token reads a part of them; UserError if they do not form its groups, or with softmax.
     `shape` holds the fields that both families share (`vocab_size`, `hidden_size`, `num_heads`, ...).
     """
 
+    if routing and score_function == "softmax":
+        raise UserError(ROUTED_SOFTMAX)
+
     def pattention(num_tokens: int) -> PattentionConfig:
-        return PattentionConfig(
-            generations=(Generation(num_tokens=num_tokens),), tau=published_tau(score_function, num_tokens)
-        )
+        read = tokens_read(num_tokens, routing)
+        generation = Generation(num_tokens=num_tokens, routing=routing)
+        return PattentionConfig(generations=(generation,), tau=published_tau(score_function, read))
 
     qkv, ffn = pattention(attention_tokens), pattention(ffn_tokens)
     projection = pattention(projection_tokens or attention_tokens)

@@ -39,7 +39,7 @@ def require_tokens(config: ModelConfig, tops: Iterable[TopTokens]) -> None:
         if not isinstance(config, TokenformerConfig):
             raise UserError("a decoder has no parameter tokens of which to read the top; that is for a tokenformer")
         for name, pattention in config.pattentions():
-            if top.count(there := pattention.num_tokens) > there:
+            if top.count(there := pattention.num_read) > there:
                 raise UserError(f"top-k tokens = {top.amount}: each {name} Pattention has only {there}; give fewer")
 
 
@@ -55,7 +55,7 @@ def share_and_flops_read(
     flops = forward_flops_per_token(config, context).total
     for name, pattention in config.pattentions():
         if name in kinds:
-            there, read = pattention.num_tokens, top.count(pattention.num_tokens)
+            there, read = pattention.num_read, top.count(pattention.num_read)
             num_tokens, num_read = num_tokens + there, num_read + read
             flops -= 2 * (there - read) * pattention_widths(config, name)[1]
     return num_read / max(1, num_tokens), flops

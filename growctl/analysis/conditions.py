@@ -23,7 +23,10 @@ EACH_SIZE = "scratch-of-each-size"
 SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_width")
 _BATCH = ("batch_size", "sequence_length")
 WHEN = ("growth.when", "growth.slope", "growth.slope_window")
-_OF_A_DECODER = tuple(f"model.{key}" for key in ("family", "num_heads", "num_kv_heads", "head_width", "score_function"))
+_OF_A_DECODER = (
+    *(f"model.{key}" for key in ("family", "num_heads", "num_kv_heads", "head_width", "score_function")),
+    *(f"model.routing.{key}" for key in ("groups", "read")),
+)
 
 MEASUREMENT = ("evaluation.max_sequences", "model.vocab_size", "data.document_mask")
 """Conditions without which two losses are not of the same thing."""

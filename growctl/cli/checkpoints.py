@@ -91,6 +91,10 @@ def expand(
             min=0,
         ),
     ] = None,
+    groups: Annotated[
+        int | None, typer.Option(help="Groups that new tokens form, of which each data token reads --read.", min=2)
+    ] = None,
+    read: Annotated[int | None, typer.Option(help="Groups of new tokens that each data token reads.", min=1)] = None,
     moments: Annotated[
         Literal["keep", "reset"] | None, typer.Option(help="What to do with Adam's moments of the old parameters.")
     ] = None,
@@ -121,15 +125,19 @@ def expand(
     from model.config_growth import grow_config
     from model.policy import GrowthPolicy
     from model.shapes import num_parameters
+    from model.tokenformer_config import Routing
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
 
-    given = {"init": init, "tau": tau, "depth": depth, "copy_noise": copy_noise, "moments": moments}
+    given: dict[str, object] = {"init": init, "tau": tau, "depth": depth, "copy_noise": copy_noise, "moments": moments}
+    if (groups is None) != (read is None):
+        raise unusable("--groups and --read: give both, or neither to let data tokens read all new tokens")
+    given["routing"] = from_options(Routing, {"groups": groups, "read": read}) if groups else None
     policy = from_options(GrowthPolicy.of, {"preset": preset, **given, "allow_jump": allow_jump})
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     model = read_manifest(source).model
-    if model.family == "decoder" and (preset != "growctl-default" or init or tau):
-        raise unusable("--preset, --init and --tau are for a tokenformer; new parts of a decoder always write zeros")
+    if model.family == "decoder" and (preset != "growctl-default" or init or tau or groups):
+        raise unusable("--preset, --init, --tau and --groups are for a tokenformer; new parts of a decoder write zeros")
     if model.family == "decoder" and widen == 1 and copy_noise:
         raise unusable("--copy-noise: goes with --widen; a decoder has copies only then")
     if model.family == "decoder" and widen > 1 and moments == "keep":

@@ -33,7 +33,8 @@ _KEYS_OF_A_CHOICE = (
     ("data.mixture", "", ("data.when_exhausted", "stages.N.mixture")),
     ("data.source", "", _OF_A_SOURCE),
     ("model.family", "decoder", ("stages.N.hidden_size", "stages.N.num_heads", *_OF_A_DECODER)),
-    ("model.family", "tokenformer", ("model.score_function", "stages.N.attention_tokens", "stages.N.layers")),
+    ("model.family", "tokenformer", ("model.score_function", "model.routing")),
+    ("model.family", "tokenformer", ("stages.N.attention_tokens", "stages.N.layers")),
     ("model.attention_window", "", ("model.full_attention_every",)),
     ("model.rotary_scaling.kind", "llama3", [f"model.rotary_scaling.{key}" for key in ("low_turns", "high_turns")]),
     ("optimizer.name", "muon", ("optimizer.muon_lr_scale", "optimizer.momentum")),
@@ -102,8 +103,8 @@ def _start(schedule: Schedule) -> Iterator[Row]:
     given = {key: getattr(block, key) for key in _OF_A_START + own} | defaults | block.shared()
     for key in _OF_A_START + (own if block.family == model.family else ()):
         advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" else ""
-        wanted = getattr(model, key)
-        yield f"model.{key}", given[key] != wanted, f"must be {wanted!r}, {of_base}{advice}"
+        yield f"model.{key}", given[key] != getattr(model, key), f"must be {getattr(model, key)!r}, {of_base}{advice}"
+    yield "model.routing", block.routing, "is for a new model; leave it out with a start checkpoint"
     yield "model.image", block.image != model.image, f"must be {model.image and model.image.model_dump()}, {of_base}"
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     key = "data.images.num_classes" if schedule.data.images else key
@@ -344,7 +345,7 @@ def _growths(schedule: Schedule) -> Iterator[Row]:
         yield "growth.copy_noise", noisy, "is for a decoder that grows in hidden_size; leave it out"
         named = growth.preset in ("official", "paper-appendix")
         yield "growth.preset", named, "is for a tokenformer; a decoder has no tau and no choice of init"
-        for path in () if named or growth.copy_noise else ("growth.init", "growth.tau"):
+        for path in () if named or growth.copy_noise else ("growth.init", "growth.tau", "growth.routing"):
             yield path, _is_set(schedule, path), "is for a tokenformer; what is new in a decoder writes zeros"
         of_old = ("growth.old_tokens", "growth.lr_scale", "growth.weight_decay", "growth.rewarmup.of")
         for path in of_old if widens else ():

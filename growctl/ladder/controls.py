@@ -145,7 +145,7 @@ def _scratch(
     model: dict[str, Any] = {"num_layers": shape.num_layers}
     if isinstance(shape, DecoderConfig):
         model |= shape.model_dump(include={"family", "hidden_size", "num_heads", "num_kv_heads", "head_width"})
-        model["score_function"] = ModelBlock.model_fields["score_function"].default  # a decoder has no other
+        model |= {key: ModelBlock.model_fields[key].default for key in ("score_function", "routing")}  # it has neither
     update = {
         "start": None,
         "stages": [_bare(schedule.stages[index]).model_copy(update=batch | _tokens(shape))],
@@ -196,7 +196,7 @@ def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) 
         _with_steps(stage.model_copy(update={"ramp_steps": None}), max(1, round(budget * plan.num_steps)))
         for stage, plan in zip(schedule.stages, plans, strict=True)
     ]
-    growth = _fixed_growth(schedule).model_copy(update={"preset": "official", **POLICIES["official"]})
+    growth = _fixed_growth(schedule).model_copy(update={"preset": "official", "routing": None, **POLICIES["official"]})
     return schedule.model_copy(update={"stages": stages, "growth": growth})
 
 

@@ -91,6 +91,8 @@ class StageCost(PlannedCost):
     num_layers: int
     num_parameters: int
     num_embedding_parameters: int
+    num_read_parameters: int | None
+    """Parameters that a data token reads; None: all."""
     num_steps: int
     batch_size: int
     """Sequences of an optimizer step, over all devices."""
@@ -322,9 +324,10 @@ def _stage_cost(
         seconds = trained * (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
     device_seconds = None if seconds is None else seconds * num_devices
     base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
-    same = ("name", "branch_of", "budget_tokens", "num_parameters", "num_embedding_parameters", "num_steps")
+    same = ("name", "branch_of", "budget_tokens", "num_steps", "recomputed_flops")
+    sizes = ("num_parameters", "num_embedding_parameters", "num_read_parameters")
     return StageCost(
-        **{name: getattr(plan, name) for name in (*same, "recomputed_flops")},
+        **{name: getattr(plan, name) for name in (*same, *sizes)},
         flops=plan.flops.total,
         flops_by_part=plan.flops,
         wall_seconds=seconds,

@@ -89,6 +89,7 @@ _IF_DIFFERENT = ("layers", "batch", "context", "rate")
 _SIZES = (
     _Figure("layers", "num_layers"),
     _Figure("parameters", "num_parameters", short_count),
+    _Figure("read", "num_read_parameters", short_count),
     _Figure("embedding", "num_embedding_parameters", short_count, 1),
     _Figure("tokens", "budget_tokens", short_count),
     _Figure("batch", "batch_size"),

@@ -1,7 +1,7 @@
 """Computes the model of each stage, with the growth of every layer."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from growctl.schedule.blocks import Schedule
 from model.config_growth import anneal_config, grow_config, ramp_config
@@ -128,13 +128,15 @@ def stage_models(schedule: Schedule) -> Iterator[StageModels]:
 def _first_model(schedule: Schedule) -> ModelConfig:
     block = schedule.model
     attention_tokens, ffn_tokens = tokens_so_far(schedule, 0)
-    same = {"num_layers": num_layers(schedule, 0), "ffn_tokens": ffn_tokens or 1, "vocab_size": schedule.vocab_size}
+    same: dict[str, Any] = {
+        "num_layers": num_layers(schedule, 0),
+        "ffn_tokens": ffn_tokens or 1,
+        "vocab_size": schedule.vocab_size,
+    }
     if block.family == "decoder":
         return decoder_config(**same, **block.shared())
-    attention_tokens = attention_tokens or 1  # a model without layers may leave them out
-    return tokenformer_config(
-        **same, attention_tokens=attention_tokens, score_function=block.score_function, **block.shared()
-    )
+    same |= {"attention_tokens": attention_tokens or 1}  # a model without layers may leave them out
+    return tokenformer_config(**same, score_function=block.score_function, routing=block.routing, **block.shared())
 
 
 def attending(schedule: Schedule, model: ModelConfig, end_of_text_id: int = 0) -> ModelConfig:

@@ -19,7 +19,7 @@ from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
-from model.shapes import ModelConfig, num_embedding_parameters, num_parameters
+from model.shapes import ModelConfig, num_embedding_parameters, num_parameters, num_read_parameters
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
 
@@ -41,6 +41,8 @@ class StagePlan:
 
     num_parameters: int
     num_embedding_parameters: int
+    num_read_parameters: int | None
+    """Parameters that a data token reads; None: all."""
     num_steps: int
     first_step: int
     """Steps of all earlier stages."""
@@ -154,6 +156,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 model=model,
                 num_parameters=num_parameters(model),
                 num_embedding_parameters=num_embedding_parameters(model),
+                num_read_parameters=num_read_parameters(model),
                 num_steps=num_steps,
                 first_step=sum(steps[:index]),
                 batch=batch,

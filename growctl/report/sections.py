@@ -71,6 +71,7 @@ def _perplexity(stage: StageReport) -> Cell:
 
 
 _SHAPE_COLUMNS = (
+    Column("read", drop=4, cell=lambda stage: figure(stage.num_read_parameters, short_count)),
     Column("layers", drop=4, cell=lambda stage: figure(stage.num_layers, "{:,}")),
     Column("batch", drop=4, cell=lambda stage: figure(stage.batch_size, "{:,}")),
     Column("context", drop=4, cell=lambda stage: figure(stage.sequence_length, "{:,}")),

@@ -172,7 +172,7 @@ def run_entry(
 
 def stage_entry(plan: StagePlan) -> StageEntry:
     """A stage or a release."""
-    same = ("name", "num_parameters", "num_embedding_parameters", "budget_tokens", "num_steps")
+    same = ("name", "num_parameters", "num_embedding_parameters", "num_read_parameters", "budget_tokens", "num_steps")
     costs = ("step_flops", "evaluation_flops_per_token", "own_evaluation_flops_per_token")
     return StageEntry(
         **{name: getattr(plan, name) for name in (*same, *costs, "branch_of")},

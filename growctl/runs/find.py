@@ -209,7 +209,7 @@ def _stage_report(
         previous_loss = run.base.validation_loss  # both were measured on the same validation tokens
     start_size = before[-1].num_parameters if before else None
     grown = bool(run.base or before) and not stage.branch_of and stage.num_parameters != start_size
-    same = ("name", "num_parameters", "num_layers", "sequence_length", "tokens_per_step")
+    same = ("name", "num_parameters", "num_read_parameters", "num_layers", "sequence_length", "tokens_per_step")
     return StageReport(
         **{name: getattr(stage, name) for name in (*same, "branch_of", "decayed")},
         step_flops=stage.step_flops.total,

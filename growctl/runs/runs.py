@@ -20,6 +20,8 @@ class StageReport:
 
     name: str
     num_parameters: int
+    num_read_parameters: int | None = None
+    """Parameters that a data token reads; None: all."""
     num_layers: int | None = None
     """Layers of its model; None if not recorded."""
     sequence_length: int | None = None

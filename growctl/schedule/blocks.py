@@ -26,7 +26,7 @@ from growctl.schedule.training_blocks import (
 from model.config import ImageInput, Norm, RotaryScaling
 from model.decoder_config import Activation
 from model.strict import example
-from model.tokenformer_config import ScoreFunction
+from model.tokenformer_config import Routing, ScoreFunction
 from stages.spec import Anomalies
 
 MOST_STAGES = 32
@@ -118,6 +118,10 @@ class ModelBlock(Block):
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns products with keys into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm:
     GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
+    routing: Annotated[
+        Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
+    ] = None
+    """Lets each data token read only some of the first stage's parameter tokens. By default it reads all."""
     rotary_fraction: Annotated[float, Field(ge=0.0, le=1.0), example(0.5, "share of a head's dimensions")] = 0.25
     """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
     rotary_base: Annotated[PositiveFloat, example(500_000.0, "pure number")] = 10000.0

@@ -167,9 +167,9 @@ class FreezeForBlock(Block):
 
 
 POLICIES: dict[Preset, dict[str, Any]] = {
-    preset: GrowthPolicy.of(preset).model_dump(exclude={"depth"}) for preset in PRESETS
+    preset: GrowthPolicy.of(preset).model_dump(exclude={"depth", "routing"}) for preset in PRESETS
 }
-"""The value of every policy key but `depth`, by preset. Presets are about parameter tokens."""
+"""The value of every policy key but `depth` and `routing`, by preset."""
 _DEFAULT_PRESET: Preset = "growctl-default"
 
 

@@ -1,7 +1,7 @@
 """Builds the JSON Schema (draft 2020-12) of a document from the type that describes it.
 
-Every key is required, except those of a TypedDict that are NotRequired, and no other key is allowed. The docstring
-below a field becomes the description of its key.
+Every key is required, except those of a TypedDict that are NotRequired and those that are left out at their default
+(`exclude_if`). No other key is allowed. The docstring below a field becomes the description of its key.
 """
 
 import re
@@ -58,7 +58,9 @@ def _closed(schema: JsonSchemaValue, described: type | None, is_complete: bool =
     closed: JsonSchemaValue = schema | {"properties": properties, "additionalProperties": False}
     if described.__doc__ and not described.__doc__.startswith(f"{described.__name__}("):
         closed["description"] = _in_words_of_json(described.__doc__)
-    return closed | ({"required": list(properties)} if is_complete and properties else {})
+    fields = getattr(described, "__pydantic_fields__", {})
+    required = [name for name in properties if name not in fields or not fields[name].exclude_if]
+    return closed | ({"required": required} if is_complete and properties else {})
 
 
 def _docstrings(described: type) -> dict[str, str]:

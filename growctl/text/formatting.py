@@ -75,7 +75,8 @@ def growth_words(growth: "GrowthRecord") -> str:
             f"depth {growth.depth}": growth.new_layers,
         }
         return ", ".join(words for words, has_grown in grown.items() if has_grown)
-    policy = growth.policy.model_dump()
-    return ", ".join(
-        f"{key} {policy[key]}" for key in (("init", "tau", "depth") if growth.new_layers else ("init", "tau"))
-    )
+    policy = growth.policy
+    words = [f"init {policy.init}", f"tau {policy.tau}"]
+    words += [f"depth {policy.depth}"] if growth.new_layers else []
+    words += [f"{policy.routing.read} of {policy.routing.groups} groups read"] if policy.routing else []
+    return ", ".join(words)

@@ -20,6 +20,7 @@ from model.config import ImageInput
 from model.decoder_config import DecoderConfig
 from model.errors import UserError
 from model.tokenformer import Tokenformer
+from model.tokenformer_config import TokenformerConfig
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.manifest import TextFacts
@@ -57,6 +58,8 @@ def export_huggingface(
     config = pretrained.model.config
     if not config.num_layers:
         raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
+    if isinstance(config, TokenformerConfig) and config.is_routed:
+        raise UserError(f"{pretrained.directory} reads its tokens in part (routing), which the export cannot hold")
     limits = {"documents": "data.document_mask", "windows": "model.attention_window"}
     if limit := "documents" if config.document_end_id is not None else "windows" if config.attention_window else "":
         raise UserError(

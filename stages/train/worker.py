@@ -185,6 +185,8 @@ class Worker:
         start = Path(spec.resume or spec.initial or "")
         manifest = self.resumed or (read_manifest(start) if spec.initial else None)
         model = build_model(spec.model, seed=spec.seed if manifest is None else None, device=self.device)
+        if self.resumed:
+            model.set_routers(self.resumed.model)
         if manifest and manifest.kind == "parameters":
             fill_model(model, start, manifest)
             if not spec.resume:
@@ -227,6 +229,7 @@ class Worker:
             loss += micro_loss.detach() / num_micro_batches
             engine.backward(self.guard.judged(micro_loss, loss) if number == num_micro_batches else micro_loss)
             engine.step()
+        engine.module.balance(dist.all_reduce)
         return loss
 
     def rejected(self, engine: DeepSpeedEngine, step: int, loss: Tensor) -> bool:
@@ -307,7 +310,7 @@ class Worker:
         """
         spec, final = self.spec, self.paths.final
         with raise_when_full(final, parameters_checkpoint_bytes(spec.model, spec.optimizer.name)):
-            plain = build_model(spec.model_after(step), device=self.device)
+            plain = build_model(engine.module.balanced(spec.model_after(step)), device=self.device)
             targets = dict(plain.named_parameters())
 
             def states() -> Any:
@@ -352,7 +355,7 @@ class Worker:
     def manifest_fields(self, engine: DeepSpeedEngine, step: int) -> dict[str, Any]:
         """The fields of a manifest after `step` steps, except kind, files and lineage."""
         return {
-            "model": self.spec.model_after(step),
+            "model": engine.module.balanced(self.spec.model_after(step)),
             "step": step,
             "group_steps": group_steps(engine),
             **self.data.manifest_fields(step),

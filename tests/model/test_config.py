@@ -12,8 +12,9 @@ from model.config_growth import grow_config, ramp_config
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.initialization import build_model
 from model.parameter_names import TOKEN_KINDS, PartName, generation_of, in_block
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
-from model.tokenformer_config import PATTENTIONS, BlockConfig, Generation, PattentionConfig
+from model.tokenformer_config import PATTENTIONS, BlockConfig, Generation, PattentionConfig, Routing
 from tests.model.growths import small_config, small_decoder
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
@@ -83,6 +84,9 @@ def test_other_names_are_of_no_block_and_of_generation_0(name):
 BASE = small_config(attention_tokens=6, projection_tokens=9, ffn_tokens=50, hidden_size=32, num_heads=2)
 CONFIGS: dict[str, ModelConfig] = {
     "grown": grow_config(BASE, attention_tokens=9, ffn_tokens=4),
+    "routed": grow_config(
+        BASE, attention_tokens=80, ffn_tokens=400, policy=GrowthPolicy(routing=Routing(groups=8, read=3))
+    ),
     "no-layers": small_config(num_layers=0, hidden_size=32, num_heads=2),
     "transformer": small_decoder(ffn_tokens=128, hidden_size=32, num_heads=2),
 }

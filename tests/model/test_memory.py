@@ -8,8 +8,9 @@ from model import memory as memory_module
 from model.config_growth import grow_config, ramp_config
 from model.initialization import build_model
 from model.memory import ActivationMemory
+from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
-from model.tokenformer_config import PATTENTIONS, BlockConfig
+from model.tokenformer_config import PATTENTIONS, BlockConfig, Routing
 from tests.memory_tracking import MemoryTracking
 from tests.model.growths import small_config, small_decoder
 from tests.model.test_pattention import ALL_KINDS
@@ -28,6 +29,9 @@ CONFIGS: dict[str, Config] = {
     "gelu_l2_norm": BASE.model_copy(update={"score_function": "gelu_l2_norm"}),
     "softmax": BASE.model_copy(update={"score_function": "softmax"}),
     "ramped": ramp_config(grow_config(BASE, attention_tokens=24, ffn_tokens=24), 1.0),
+    "routed": grow_config(
+        BASE, attention_tokens=80, ffn_tokens=200, policy=GrowthPolicy(routing=Routing(groups=4, read=2))
+    ),
     "mixed": BASE.model_copy(update={"blocks": (MIXED, MIXED)}),
     "deeper": grow_config(BASE, attention_tokens=8, ffn_tokens=0, new_layers=1, layer_tokens=(30, 150)),
     "no-layers": small_config(num_layers=0, **SHAPE),
@@ -46,6 +50,7 @@ CONFIGS: dict[str, Config] = {
 PEAKS: dict[str, Config] = {
     "wide-ffn": small_config(attention_tokens=40, ffn_tokens=2000, **SHAPE),
     "many-words": small_config(attention_tokens=40, ffn_tokens=100, **MANY_WORDS),
+    "routed": CONFIGS["routed"],
     "wide-attention": small_config(num_layers=1, attention_tokens=500, ffn_tokens=400, **SHAPE),
     "decoder": small_decoder(ffn_tokens=1000, **SHAPE),
     "decoder-many-words": small_decoder(num_layers=1, ffn_tokens=100, **MANY_WORDS),

@@ -38,7 +38,7 @@ stages:
   - {{name: large, num_layers: 4, attention_tokens: 16, ffn_tokens: 40, train_steps: 12}}
 training: {{sequence_length: 32, batch_size: 8, log_every: 2, precision: fp32}}
 learning_rate: {{peak: 5e-3, warmup_steps: 3, decay: 0.2, batch_scaling: sqrt}}
-growth: {{ramp: 0.2, depth: interleave}}
+growth: {{ramp: 0.2, depth: interleave, routing: {{groups: 2, read: 1}}}}
 evaluation: {{every: 4, max_sequences: 32}}
 checkpoint: {{every: 3, keep: 2}}
 launch: {{devices: 1}}

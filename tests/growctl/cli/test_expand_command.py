@@ -163,3 +163,14 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
     model, growth = read_manifest(Path(document["path"])).model, document["lineage"]["growth"]
     assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [num_layers])
     assert (model.blocks[-1].query.num_tokens, model.blocks[-1].ffn.num_tokens) == (5, 7)
+
+
+def test_new_tokens_form_groups_of_which_some_are_read_and_the_document_has_them():
+    routed = ("--groups", 4, "--read", 2, "--output", "routed")
+    document = json.loads(expand(STAGE.final, "--add-tokens", 8, "--add-ffn-tokens", 12, *routed, "--json"))
+    assert document["lineage"]["growth"]["policy"]["routing"] == {"groups": 4, "read": 2}
+    query = read_manifest(Path("routed")).model.blocks[0].query
+    assert query.num_tokens - query.num_read == 4
+    for wrong, said in ((("--groups", 2), "give both"), (("--groups", 2, "--read", 3), "read 3 is more than")):
+        with pytest.raises(ValueError, match=said):
+            expand("quick", "--add-tokens", 8, *wrong)

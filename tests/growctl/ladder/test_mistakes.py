@@ -67,6 +67,8 @@ base:
   model.rotary_scaling: [yarn]
   model.attention_window: [0, 17, all]
   model.full_attention_every: [1, 4]
+  model.routing: [{groups: 2, read: 3}]
+  growth.routing: [{groups: 2, read: 3}, 4]
   data.source: [DELETE, "", "\\ud800"]
   data.vocab_size: [100]
   data.when_exhausted: [other, others]
@@ -129,6 +131,8 @@ slope:
   learning_rate.decay: [0.9]
 stack:
   model.score_function: [softmax]
+  model.routing: [{groups: 2, read: 1}]
+  growth.routing: [{groups: 2, read: 1}]
   stages.0.ffn_tokens: [DELETE]
   stages.0.hidden_size: [32]
   stages.0.num_heads: [2]
@@ -189,6 +193,12 @@ WRONG_TOGETHER = """
 - [base, {growth: {preset: paper-appendix, init: random, moments: reset}}, growth.preset]
 - [base, {growth: {init: copy, tau: recompute, copy_noise: 0.5}}, stages.1]
 - [slope, {learning_rate.shape: cosine}, growth.when]
+- [base, {growth.routing: {groups: 3, read: 1}}, stages.1]
+- [base, {growth: {routing: {groups: 2, read: 1}, init: copy, tau: recompute}}, stages.1]
+- [base, {model.routing: {groups: 3, read: 1}}, stages.0]
+- - base
+  - {model.score_function: softmax, growth: {routing: {groups: 2, read: 1}, init: zero-value, tau: per-generation}}
+  - stages.1
 # layers and depth
 - [base, {controls: [{kind: official-growth, peaks: [1, 2]}]}, controls.0.peaks]
 - [base, {controls: [{kind: best-scratch, depths: [3]}], stages.1.name: 3-layers}, controls.0.depths]

@@ -14,7 +14,7 @@ from model.decoder_config import decoder_config
 from model.errors import UserError
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
-from model.tokenformer_config import TokenformerConfig
+from model.tokenformer_config import Routing, TokenformerConfig
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import export as exporting
 from stages.huggingface import same_logits
@@ -85,6 +85,7 @@ def test_weights_in_bfloat16_are_checked_before_rounding_and_split_by_size(pretr
     ("config", "message"),
     [
         (text_config(num_layers=0), "has no layers, and an export to Hugging Face needs at least one"),
+        (text_config(attention_tokens=4, ffn_tokens=4, routing=Routing(groups=2, read=1)), "reads its tokens in part"),
         (text_config().model_copy(update={"document_end_id": 0}), r"within documents only \(data\.document_mask\)"),
         (text_config().model_copy(update={"attention_window": 8}), r"within windows only \(model\.attention_window\)"),
         (text_config(), "there already exists; choose another directory"),
