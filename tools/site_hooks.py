@@ -11,11 +11,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 OUTSIDE = "repository"
 """The folder of the site that holds linked files of the repository, such as schedules and results."""
 
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages of the site that lie at the top of the repository."""
-
-LINKED = PAGES | {"README.md": "index.md"}
-"""Where links to files at the top of the repository lead in the site, whose first page is its own."""
 
 _LINK = re.compile(r"\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -51,6 +48,6 @@ def site_link(target: str, page: str) -> str:
         return target
     inside = str(path.relative_to(REPOSITORY))
     up = "../" * page.count("/")
-    if inside in LINKED:
-        return up + LINKED[inside]
+    if inside in PAGES:
+        return up + PAGES[inside]
     return up + (inside.removeprefix("docs/") if inside.startswith("docs/") else f"{OUTSIDE}/{inside}")

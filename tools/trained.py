@@ -144,17 +144,6 @@ def _difference(row: Any, usual: Any) -> str:
     return _interval(mean, [mean - half, mean + half])
 
 
-def _questions(found: Any) -> Rows:
-    for row in found["rows"]:
-        yield {
-            "question": row["question"],
-            "against": row["opponent"],
-            "saves": row["saves"] or "-",
-            "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
-            "outcome": row["outcome"],
-        }
-
-
 HAVE = {
     "nothing": "nothing yet",
     "family": "nothing yet, and want several sizes",
@@ -173,9 +162,13 @@ def _answers(found: Any) -> Rows:
     for question, (first, *others) in by_question.items():
         prices = [row for row in (first, *others) if "price_ratio" in row]
         for row in prices or [first, *(row for row in others if "from scratch" in row["opponent"])][:2]:
-            cells = next(_questions({"rows": [row]}))
-            shown = {key: cells[key] for key in ("saves", "loss, nats", "outcome")}
-            yield {"you have": HAVE[question], "growing against": cells["against"]} | shown
+            yield {
+                "you have": HAVE[question],
+                "growing against": row["opponent"],
+                "saves": row["saves"] or "-",
+                "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
+                "outcome": row["outcome"],
+            }
 
 
 def _interval(value: float | None, ends: list[float] | None) -> str:
@@ -190,7 +183,6 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "muon-growth": ("muon_growth", _muon_growth),
     "blocks": ("decoders", _blocks),
     "grown-decoders": ("decoders", _grown_decoders),
-    "questions": ("three_questions", _questions),
     "answers": ("three_questions", _answers),
 }
 """The results file and the rows of every table, by the name of its marks."""
