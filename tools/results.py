@@ -33,14 +33,13 @@ START_UP = {
 """What each time in seconds is, and the largest allowed one."""
 
 READERS = {
-    "memmap": "a bare loop over a `numpy.memmap`, at random starts",
+    "memmap": "a bare loop over a `numpy.memmap`",
     "training": "a dataset, in order / the bare loop",
     "mixture": "a mixture of four datasets, in order / a dataset",
     "packed": "a dataset with packed documents, in order / a dataset",
     "megatron": "a Megatron file of uint16, in order / a dataset",
     "megatron_int32": "a Megatron file of int32, in order / a dataset",
     "training_at_random": "a dataset, at random / the bare loop",
-    "mixture_at_random": "the mixture, at random / a dataset, at random",
 }
 """What benchmarks/data.py reads / the reference of its time."""
 
