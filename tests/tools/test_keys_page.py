@@ -34,6 +34,10 @@ IMAGES = {
 }
 MUON = {"optimizer.name": "muon", "optimizer.gradient_clipping": 0.0}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
+ROUTING = {"groups": 8, "read": 2}
+GROUPS = {
+    "stages": [{"name": f"{n}", "attention_tokens": 8 * n, "ffn_tokens": 8 * n, "train_steps": 20} for n in (1, 2)]
+}
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
 SCALED = {"model.rotary_scaling": {"kind": "llama3", "factor": 2.0, "trained_length": 16}}
 NEEDED: dict[str, dict[str, Any]] = {
@@ -78,6 +82,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     },
     "growth.when": {"growth.slope": 1e-15, "evaluation.every": 2},
     "growth.slope": {"growth.when": "slope", "evaluation.every": 2},
+    **{
+        f"{block}.routing.{key}": GROUPS | {f"{block}.routing": ROUTING}
+        for block in ("model", "growth")
+        for key in ROUTING
+    },
     "optimizer.momentum": MUON,
     "optimizer.muon_lr_scale": MUON,
 }
