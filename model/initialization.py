@@ -58,12 +58,7 @@ def generator_of(key: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-def build_model(
-    config: ModelConfig,
-    *,
-    seed: int | None = None,
-    device: str | torch.device = "cpu",
-) -> LanguageModel:
+def build_model(config: ModelConfig, *, seed: int | None = None, device: str | torch.device = "cpu") -> LanguageModel:
     """The model of `config` in float32 on `device` (`meta` allocates nothing). Without a seed, parameters are empty."""
     with torch.device(device):
         model = Tokenformer(config) if isinstance(config, TokenformerConfig) else Decoder(config)

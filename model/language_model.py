@@ -89,21 +89,11 @@ class LanguageModel(nn.Module):
         """
         weight = self.embedding.weight
         return KVCache(
-            self.config,
-            batch_size,
-            num_columns,
-            dtype=attention_dtype(weight),
-            device=weight.device,
-            starts_B=starts_B,
+            self.config, batch_size, num_columns, dtype=attention_dtype(weight), device=weight.device, starts_B=starts_B
         )
 
     def forward(
-        self,
-        inputs: Tensor,
-        targets: Tensor | None = None,
-        *,
-        cache: KVCache | None = None,
-        logits_to_keep: int = 0,
+        self, inputs: Tensor, targets: Tensor | None = None, *, cache: KVCache | None = None, logits_to_keep: int = 0
     ) -> Tensor:
         """`logits_BTV` in the parameters' dtype or, with `targets`, the mean cross-entropy in nats.
 

@@ -28,9 +28,8 @@ class Import(NamedTuple):
 @functools.cache
 def project_imports(repository: Path) -> list[Import]:
     """Every import of one of the project's own modules by a file of a floor."""
-    paths = {
-        path: path.relative_to(repository) for top in (*FLOORS, *OUTSIDE) for path in repository.glob(f"{top}/**/*.py")
-    }
+    files = (path for top in (*FLOORS, *OUTSIDE) for path in repository.glob(f"{top}/**/*.py"))
+    paths = {path: path.relative_to(repository) for path in files}
     modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths.values()}
     found = []
     for path, relative in paths.items():

@@ -45,11 +45,7 @@ def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
 
 
 def training_speed(
-    section: Section,
-    config: ModelConfig,
-    kernels: Kernels,
-    context: int,
-    micro_batches: int,
+    section: Section, config: ModelConfig, kernels: Kernels, context: int, micro_batches: int
 ) -> dict[str, Any]:
     """Seconds per step, tokens per second, MFU by growctl's FLOP count (attention as full T x T), and bytes."""
     forget_compiled()

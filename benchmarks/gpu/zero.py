@@ -11,14 +11,7 @@ import torch.distributed as dist
 from benchmarks.gpu.section import Section
 from benchmarks.gpu.settings import KERNELS, Kernels
 from benchmarks.gpu.timing import free_memory, spread, step_seconds
-from benchmarks.gpu.training import (
-    Batch,
-    PlainLoop,
-    filled_model,
-    forget_compiled,
-    random_batch,
-    tokenformer,
-)
+from benchmarks.gpu.training import Batch, PlainLoop, filled_model, forget_compiled, random_batch, tokenformer
 from model.tokenformer_config import TokenformerConfig
 from stages.engine.engine import build_engine
 from stages.engine.engine_state import start_moments

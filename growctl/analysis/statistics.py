@@ -21,6 +21,7 @@ from growctl.analysis.curve import EQUAL_COST, STEEPEST, Curve, Floats, Kind, di
 
 Outcome = Literal["won", "lost", "within the noise", "unknown"]
 
+CONFIDENCE = 0.95  # of intervals, and of the outcomes that they never contradict
 POWER = 0.8  # how often seeds show an effect as large as the detectable one
 
 _STEPS = 32  # costs in each segment of a curve at which the test is inverted, with a straight line between
@@ -78,9 +79,7 @@ def cost_at_loss(points: Sequence[tuple[float, float]], loss: float) -> tuple[fl
     return _exp(log_cost), kind
 
 
-def judge(
-    ladders: Sequence[MeasuredArm], curves: Sequence[Sequence[MeasuredArm]], which: int = 0, confidence: float = 0.95
-) -> Test:
+def judge(ladders: Sequence[MeasuredArm], curves: Sequence[Sequence[MeasuredArm]], which: int = 0) -> Test:
     """Compares `ladders[which]`, chosen as the best of `ladders`, with the best of `curves`.
 
     Won: at the ladder's cost every curve lies above the ladder's loss, by more than the noise between seeds and the
@@ -107,7 +106,7 @@ def judge(
     if min(len(seeds), max(len(arm.losses) for arm in arms[len(ladders) :])) < 2 or not degrees:
         return Test("unknown", Multiplier(estimate, None, None, kind, difference, None), best, seeds)
     contrasts = np.array([duel.contrasts(range(len(ladders)), which) for duel in duels.values()])
-    critical = critical_values(design, contrasts, which, degrees, confidence)
+    critical = critical_values(design, contrasts, which, degrees)
     found = {k: duel.test(*critical) for k, duel in duels.items()}
     outcome: Outcome = "unknown"
     if any(one.lost[0] for one in found.values()):
@@ -296,15 +295,13 @@ def _first_kept(x: Floats, excess: Floats) -> Floats:
     return np.where(first == 0, -np.inf, np.where(first == len(x), x[-1], crossing))
 
 
-def critical_values(
-    design: Design, contrasts: Floats, which: int, degrees: float, confidence: float = 0.95
-) -> tuple[float, float]:
+def critical_values(design: Design, contrasts: Floats, which: int, degrees: float) -> tuple[float, float]:
     """How many standard errors it takes to win against every curve, and to lose against some curve.
 
     `contrasts`: of each curve with each ladder (curves x ladders x A). A simulation finds how far chance alone takes
     the best of several ladders, or of several curves.
     """
-    quantile = (1 + confidence) / 2
+    quantile = (1 + CONFIDENCE) / 2
     alone = t_quantile(quantile, degrees)
 
     def of_best(rows: Floats) -> float:

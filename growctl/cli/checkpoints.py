@@ -28,8 +28,7 @@ _tell = partial(say, error=True)
 def expand(
     checkpoint: CheckpointName,
     add_tokens: Annotated[
-        int,
-        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0),
+        int, typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0)
     ] = 0,
     output: Annotated[
         Path | None,

@@ -34,8 +34,7 @@ def report(
         ),
     ] = None,
     figures: Annotated[
-        Literal["png", "svg", "pdf"] | None,
-        typer.Option("--figures", help="Write every chart as such a file."),
+        Literal["png", "svg", "pdf"] | None, typer.Option("--figures", help="Write every chart as such a file.")
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Print every section and every run, not only the most important ones.")

@@ -57,8 +57,7 @@ def init(
         ),
     ] = None,
     grow_depth: Annotated[
-        bool,
-        typer.Option("--grow-depth", help="Let the growths add layers as well as parameter tokens."),
+        bool, typer.Option("--grow-depth", help="Let the growths add layers as well as parameter tokens.")
     ] = False,
     law: Annotated[
         str | None, typer.Option(help="A law that `growctl law fit` wrote: draft what it predicts to end lowest.")

@@ -169,9 +169,7 @@ def data_section(document: DataShowDocument) -> Section:
         f"Fingerprint: {manifest.fingerprint}",
     ]
     return Section(
-        "dataset",
-        f"Dataset {document.path}",
-        (_splits(document), *_sources(document), *map(Paragraph, facts)),
+        "dataset", f"Dataset {document.path}", (_splits(document), *_sources(document), *map(Paragraph, facts))
     )
 
 

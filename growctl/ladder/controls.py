@@ -129,11 +129,7 @@ def of_depth(num_layers: int) -> str:
 
 
 def _scratch(
-    schedule: Schedule,
-    index: int,
-    shape: ModelConfig,
-    flops: float,
-    followed: Sequence[StagePlan],
+    schedule: Schedule, index: int, shape: ModelConfig, flops: float, followed: Sequence[StagePlan]
 ) -> Schedule:
     """A schedule of one stage that trains a new model of that shape for `flops`, on the machines of stage `index`.
 

@@ -51,10 +51,7 @@ def overview(results: Results) -> Section:
         Column("ladder", False, cell=lambda verdict: Cell(verdict.ladder)),
         Column("against", False, cell=lambda verdict: Cell(verdict.kind or "-")),
         Column("verdict", False, cell=lambda verdict: Cell(verdict.outcome)),
-        Column(
-            "for the same loss",
-            cell=lambda each: Cell(multiplier_text(each.multiplier).split(" (")[0]),
-        ),
+        Column("for the same loss", cell=lambda each: Cell(multiplier_text(each.multiplier).split(" (")[0])),
     )
     caption = "`growctl report LADDER` shows one of them."
     return Section("others", "Others", (Table.of("others", columns, rows_of(columns, results.headlines), caption),))

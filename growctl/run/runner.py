@@ -141,12 +141,7 @@ class _Runner(Execution):
 
 
 def run_entry(
-    request: RunRequest,
-    run_id: str,
-    dataset: str,
-    manifest: AnyManifest,
-    ladder: RunEntry | None,
-    start: Start | None,
+    request: RunRequest, run_id: str, dataset: str, manifest: AnyManifest, ladder: RunEntry | None, start: Start | None
 ) -> RunEntry:
     """The run. `manifest` is that of the `dataset`; `ladder` is that of a control."""
     schedule, run_set = request.schedule, request.run_set

@@ -53,13 +53,7 @@ def forward(x_MD: Tensor, key_ND: Tensor, value_NO: Tensor, tau: float) -> tuple
 
 
 def backward(
-    grad_out_MO: Tensor,
-    x_MD: Tensor,
-    key_ND: Tensor,
-    value_NO: Tensor,
-    score_MN: Tensor,
-    norm_M: Tensor,
-    tau: float,
+    grad_out_MO: Tensor, x_MD: Tensor, key_ND: Tensor, value_NO: Tensor, score_MN: Tensor, norm_M: Tensor, tau: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x (M, D), keys (N, D) and values (N, O), in the inputs' dtype.
 

@@ -29,12 +29,7 @@ def gelu_slope(z: tl.tensor, cdf: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def gelu_rows(
-    score_ptr: tl.tensor,
-    norm_ptr: tl.tensor,
-    factor_ptr: tl.tensor,
-    tau: float,
-    stride: int,
-    TOKENS: tl.constexpr,
+    score_ptr: tl.tensor, norm_ptr: tl.tensor, factor_ptr: tl.tensor, tau: float, stride: int, TOKENS: tl.constexpr
 ) -> None:
     """Computes the norm of a row of A, and S."""
     row = tl.cast(tl.program_id(0), tl.int64)

@@ -44,12 +44,7 @@ class GrowctlLM(TemplateLM):
     """Log-probabilities and text of a checkpoint, as lm_eval asks for them."""
 
     def __init__(
-        self,
-        checkpoint: Pretrained,
-        *,
-        context: int,
-        batch_size: int,
-        on_progress: OnProgress = lambda fraction: None,
+        self, checkpoint: Pretrained, *, context: int, batch_size: int, on_progress: OnProgress = lambda fraction: None
     ) -> None:
         """Raises UserError if the tokenizer has no end of text, which stands before a text if nothing else does."""
         super().__init__()

@@ -68,11 +68,7 @@ def context_losses(
 
 
 def _measured(
-    checkpoint: Pretrained,
-    tokens: Int64Array,
-    context: int,
-    scaling: RotaryScaling | None,
-    batch_size: int,
+    checkpoint: Pretrained, tokens: Int64Array, context: int, scaling: RotaryScaling | None, batch_size: int
 ) -> Iterator[tuple[str, float | None, int]]:
     """Yields metrics, values and numbers of tokens."""
     device = checkpoint.model.embedding.weight.device

@@ -134,10 +134,7 @@ def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
 
 
 def position_losses(
-    checkpoint: Pretrained,
-    windows: Iterable[Batch],
-    context: int,
-    rotary_scaling: RotaryScaling | None = None,
+    checkpoint: Pretrained, windows: Iterable[Batch], context: int, rotary_scaling: RotaryScaling | None = None
 ) -> tuple[Float64Array, Float64Array]:
     """The sum of the losses at each of `context` positions in nats, and the number of predictions there.
 

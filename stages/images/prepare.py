@@ -30,13 +30,7 @@ from stages.counted import counted
 from stages.data.dataset import DatasetFile, dataset_manifest_bytes
 from stages.data.errors import DataError, Interrupted, Unreadable, reading, reason
 from stages.data.spec import SPLITS, SplitName
-from stages.images.dataset import (
-    INDEX,
-    ImageManifest,
-    ImageSplit,
-    images_in_one_spelling,
-    prepared_images,
-)
+from stages.images.dataset import INDEX, ImageManifest, ImageSplit, images_in_one_spelling, prepared_images
 from stages.images.either import check_any_dataset
 from stages.images.pixels import decoded
 from stages.images.spec import DIGITS, NOT_CONTENT, ImageSpec, in_braces

@@ -157,9 +157,8 @@ def attends_by_every_implementation(folder: Path) -> None:
     torch.testing.assert_close(logits_of(eager, ids), expected, atol=1e-5, rtol=1e-5)
     own = load(folder, attn_implementation="of_the_user")
     mask = torch.ones(2, 1, ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
-    torch.testing.assert_close(
-        logits_of(own, ids, attention_mask=mask, of_the_engine=7), expected, atol=1e-5, rtol=1e-5
-    )
+    masked = logits_of(own, ids, attention_mask=mask, of_the_engine=7)
+    torch.testing.assert_close(masked, expected, atol=1e-5, rtol=1e-5)
     assert len(seen) == own.config.num_hidden_layers
     assert all(options["of_the_engine"] == 7 for options in seen), "keywords reach the attention"
     weights = eager(ids, output_attentions=True).attentions
@@ -231,10 +230,9 @@ def trains_lora_on_parameter_tokens(folder: Path) -> None:
         _train(model, Path(output) / "training")
         after = logits_of(model.eval(), ids)
         assert (after - before).abs().max() > 1e-3
-        model.save_pretrained(Path(output) / "adapter")
-        again = AutoPeftModelForCausalLM.from_pretrained(
-            Path(output) / "adapter", trust_remote_code=True, dtype=torch.float32
-        )
+        saved = Path(output) / "adapter"
+        model.save_pretrained(saved)
+        again = AutoPeftModelForCausalLM.from_pretrained(saved, trust_remote_code=True, dtype=torch.float32)
         torch.testing.assert_close(logits_of(again.eval(), ids), after)
     torch.testing.assert_close(logits_of(model.merge_and_unload(), ids), after, atol=1e-5, rtol=1e-5)
 

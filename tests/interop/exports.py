@@ -25,9 +25,8 @@ def small_models() -> dict[str, ModelConfig]:
     queries share keys, and a GPT-NeoX."""
     shape = {"width": 32, "num_heads": 2, "attention_tokens": 16, "ffn_tokens": 24}
     new = text_config(vocab_size=270, **shape)
-    grown = grow_config(
-        new, attention_tokens=8, ffn_tokens=8, policy=GrowthPolicy(init="zero-value", tau="per-generation")
-    )
+    policy = GrowthPolicy(init="zero-value", tau="per-generation")
+    grown = grow_config(new, attention_tokens=8, ffn_tokens=8, policy=policy)
     sizes = {"vocab_size": 270, "hidden_size": 32, "num_layers": 2, "ffn_tokens": 64}
     gpt_neox = decoder_config(num_heads=2, **sizes)
     base = decoder_config(

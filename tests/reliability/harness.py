@@ -178,9 +178,7 @@ class KilledRun:
                 for stage in kept
                 if (found := ledger.evaluations(stage))
             }
-        return {
-            stage: (cost.steps, cost.tokens, asdict(cost.flops), evaluations[stage]) for stage, cost in kept.items()
-        }
+        return {name: (cost.steps, cost.tokens, asdict(cost.flops), evaluations[name]) for name, cost in kept.items()}
 
     def files(self) -> set[str]:
         """Every file and folder but checkpoints within a stage and what `MAY_STAY`."""

@@ -128,9 +128,7 @@ POINTS = (
 )
 CONVERSIONS = (
     Point("conversion: before it", "stages.process.lifeline:end_with_runner", "converter", side="after", stages=RUN),
-    Point(
-        "conversion: the shards taken apart", "torch:save", "converter", "", "after", 40, RUN, further={"tear": True}
-    ),
+    Point("conversion: shards taken apart", "torch:save", "converter", "", "after", 40, RUN, further={"tear": True}),
     Point("conversion: a parameter written", WRITE, "converter", "converted_", "after", 10, RUN),
     Point("conversion: before its manifest", FINISH, "converter", "converted_", stages=RUN),
     Point("conversion: before its rename", "os:rename", "converter", r"/converted_\d+$", stages=RUN),

@@ -170,9 +170,8 @@ def test_a_job_script_starts_python_from_any_path_and_nothing_else(tmp_path, mon
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     script = script_of(tmp_path, dict.fromkeys(OPTIONS, "'; touch x; $(touch x) `touch x`"))
-    subprocess.run(
-        ["bash", "-c", script], check=True, timeout=HANG_SECONDS, env=os.environ | {"DUMP": str(tmp_path / "dump")}
-    )
+    environment = os.environ | {"DUMP": str(tmp_path / "dump")}
+    subprocess.run(["bash", "-c", script], check=True, timeout=HANG_SECONDS, env=environment)
     assert_told(tmp_path / "dump", ["-u", "-m", "submitit.core._submit", str(tmp_path / "slurm")], {})
     assert not (tmp_path / "x").exists()
 

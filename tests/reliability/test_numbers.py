@@ -116,9 +116,8 @@ def rollbacks(directory: Path, *attempts: int) -> None:
 def execution(tmp_path) -> Iterator[Execution]:
     """An execution of a run with one stage, before its first attempt, with an open ledger."""
     schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE + POLICY % "rollback")), ["anomalies.most=2"])
-    execution = Execution(
-        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
-    )
+    request = RunRequest("tiny", schedule, "tiny")
+    execution = Execution(request, tmp_path, Local(Devices(1, "cpu", False)), Screen(Console()))
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
     with Ledger(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)

@@ -18,6 +18,5 @@ def small_spec(model: ModelConfig, **changes: Any) -> TrainSpec:
         "evaluation_sequences": None, "launched_at": 0.0,
     }  # fmt: skip
     values |= changes
-    return TrainSpec(
-        model=model, **(dict.fromkeys(("window_length", "evaluation_length"), values["sequence_length"]) | values)
-    )
+    lengths = dict.fromkeys(("window_length", "evaluation_length"), values["sequence_length"])
+    return TrainSpec(model=model, **(lengths | values))

@@ -119,11 +119,7 @@ def test_time_compares_only_on_the_same_machines_launched_alike():
 
 @pytest.mark.parametrize(
     ("key", "cost", "text"),
-    [
-        ("gpu_energy", 1000.0, "1 MWh"),
-        ("gpu_energy", 0.0005, "500 mWh"),
-        ("money", 999.0, "999"),
-    ],
+    [("gpu_energy", 1000.0, "1 MWh"), ("gpu_energy", 0.0005, "500 mWh"), ("money", 999.0, "999")],
 )
 def test_a_cost_is_shown_in_its_unit(key, cost, text):
     assert currency(key).shown(cost) == text

@@ -168,9 +168,7 @@ def test_a_start_that_names_nothing_whole_or_too_much_is_one_clear_line(base: Pa
 
 
 def test_controls_count_from_the_base_on_and_all_but_those_from_scratch_start_from_it(base: Path) -> None:
-    three = ", ".join(
-        f"{{name: s{tokens}, attention_tokens: {tokens}, ffn_tokens: 8, train_steps: 20}}" for tokens in (5, 6, 8)
-    )
+    three = ", ".join(f"{{name: s{n}, attention_tokens: {n}, ffn_tokens: 8, train_steps: 20}}" for n in (5, 6, 8))
     kinds = (
         "{kind: tokenformer-scratch, budgets: [1, 2]}, {kind: single-jump}, {kind: official-growth}, {kind: ungrown}"
     )

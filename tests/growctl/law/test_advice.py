@@ -73,13 +73,10 @@ def test_the_draft_is_the_best_one_of_a_known_law(tmp_path: Path, monkeypatch: p
         steps.append((depth, stage.attention_tokens or 0, float(stage.train_tokens or 0)))
     assert total(steps) == pytest.approx(FLOPS, rel=0.01)
     assert loss_of(steps, worth=WORTH[kind]) <= best_known(kind) + 0.01
-    remark, text = (
-        next(line for line in said.splitlines() if "should end at" in line),
-        (tmp_path / "best.yaml").read_text(),
-    )
-    assert remark.startswith(
-        ("Do not grow. From scratch, this" if kind == "loses" else "This") + " schedule should end"
-    )
+    remark = next(line for line in said.splitlines() if "should end at" in line)
+    text = (tmp_path / "best.yaml").read_text()
+    this = "Do not grow. From scratch, this" if kind == "loses" else "This"
+    assert remark.startswith(f"{this} schedule should end")
     assert remark in " ".join(text.split("\n# "))
     assert ("smaller size" in text, schedule.growth.ramp) == (kind == "wins", 0.05)
     assert (len(steps) > 1, len(schedule.controls)) == ((True, 2) if kind == "wins" else (False, 0))
@@ -104,9 +101,8 @@ def test_a_checkpoint_is_grown_to_a_wanted_size_and_costs_count_from_now_on(tmp_
         assert params is None or draft.sizes[-1].num_parameters == pytest.approx(params, rel=0.03)
     if kind == "loses":
         assert_needed(draft.remark, lambda flops: (3, 32, 8e6 + flops / cost(first)), 5e12)
-    write_base(
-        tmp_path / "grown", model_of_step(first), paid.model_copy(update={"flops": Flops(0.9 * paid.flops.total, 0, 0)})
-    )
+    cheaper = paid.model_copy(update={"flops": Flops(0.9 * paid.flops.total, 0, 0)})
+    write_base(tmp_path / "grown", model_of_step(first), cheaper)
     with pytest.raises(UserError, match=r"grown: must have .* one size all along"):
         advised_draft(wish.model_copy(update={"start": str(tmp_path / "grown")}), tmp_path)
 

@@ -22,9 +22,7 @@ def finished(
     runs: Path, name: str, steps: list[tuple[int, int]], loss: float, *, released: bool = False, **how: Any
 ) -> FakeRun:
     """A run of stages of these sizes and numbers of steps; the last one ends with `loss`."""
-    stages = [
-        replace(stage_of(f"s{n}", *each), num_layers=2, decayed=each is steps[-1]) for n, each in enumerate(steps)
-    ]
+    stages = [replace(stage_of(f"s{n}", *one), num_layers=2, decayed=one is steps[-1]) for n, one in enumerate(steps)]
     shape = {"num_layers": 2, "hidden_size": 10, "batch_size": 5, "sequence_length": 200}
     conditions = CONDITIONS | {f"stages.{n}.{key}": value for n in range(len(steps)) for key, value in shape.items()}
     conditions |= {f"stages.{n}.attention_tokens": size for n, (size, _) in enumerate(steps)}

@@ -121,9 +121,8 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_
     assert (first.step, last.model.document_end_id) == (20, 0)
     attended = load_resolved(whole / "schedule.yaml").data.attended_tokens
     assert attended
-    assert small.flops == pytest.approx(
-        small.train_tokens * training_flops_per_token(first.model, attended["32"]).total
-    )
+    per_token = training_flops_per_token(first.model, attended["32"]).total
+    assert small.flops == pytest.approx(small.train_tokens * per_token)
     # The ladder's decay follows the steps that were trained, 20 and 60: it covers the last fifth of them.
     spec = json.loads((whole / "stages/1-large/spec.json").read_text())
     assert (spec["learning_rate"]["first_step"], spec["learning_rate"]["total_steps"]) == (20, 80)

@@ -85,9 +85,8 @@ def test_report_eval_and_verify_measure_what_the_run_measured(undisturbed: Kille
     found = {score["metric"]: score["value"] for score in scores}
     assert found == pytest.approx({key: measured[key] for key in ("loss", "top1", "top5")}, abs=1e-6)
     initial = undisturbed.directory / "stages/1-large/initial"
-    assert (
-        document(undisturbed, "verify", finals[0], initial, "--sequences", "8")["comparison"]["verdict"] == "preserved"
-    )
+    verified = document(undisturbed, "verify", finals[0], initial, "--sequences", "8")
+    assert verified["comparison"]["verdict"] == "preserved"
     assert document(undisturbed, "inspect", finals[1])["text"]["context"] is None
     assert all(each["whole"] for each in document(undisturbed, "verify", "--integrity", undisturbed.runs)["integrity"])
 

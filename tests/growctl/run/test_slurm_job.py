@@ -170,9 +170,8 @@ BY_STAGE = [
 )
 def test_a_ladder_or_stage_has_the_machines_it_needs_and_waits_for_what_it_continues(tmp_path, overrides, jobs):
     """The rows have the name, the machines, the last stage and the dependency of every job."""
-    schedule = load_schedule(
-        str(write_schedule(tmp_path, SCHEDULE + CONTROL)), [*LAUNCH, "launch.nodes=[1,2]", *overrides]
-    )
+    path = str(write_schedule(tmp_path, SCHEDULE + CONTROL))
+    schedule = load_schedule(path, [*LAUNCH, "launch.nodes=[1,2]", *overrides])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, True)
     planned = plan_jobs(request, request.checked(machines_of(schedule)))
     assert [(job.name, job.nodes, job.last_stage, job.after) for job in planned] == jobs

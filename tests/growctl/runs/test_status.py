@@ -139,9 +139,8 @@ def test_slurm_jobs_are_shown_for_their_runs_which_are_resumed_only_without_them
     ladder, other, control = find_status(tmp_path)
     assert ladder.jobs == {"tiny.small": "71", "tiny.large": "72"}
     assert (control.jobs, other.jobs) == ({"tiny-control-tokenformer-scratch.large": "73"}, {})
-    assert "to resume tiny and 2 more, once none of its jobs is queued or running:\n    growctl run" in printed(
-        tmp_path
-    )
+    resume = "to resume tiny and 2 more, once none of its jobs is queued or running:\n    growctl run"
+    assert resume in printed(tmp_path)
     (made.directory / "ledger.db").unlink()
     assert (find_status(tmp_path)[0].state, find_status(tmp_path)[0].notes) == ("not started", ()), "it is queued"
 

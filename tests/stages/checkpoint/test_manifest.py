@@ -104,13 +104,9 @@ def test_a_name_is_accepted_exactly_if_it_is_the_plain_path_of_a_file_within_its
             plain_path(name)
 
 
-OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(["init", "train", "expand", "shrink"]), st.dictionaries(st.text(max_size=3), st.integers())
-    ),
-    min_size=1,
-    max_size=4,
-)
+DETERMINED_BY = st.dictionaries(st.text(max_size=3), st.integers())
+OPERATION = st.tuples(st.sampled_from(["init", "train", "expand", "shrink"]), DETERMINED_BY)
+OPERATIONS = st.lists(OPERATION, min_size=1, max_size=4)
 
 
 def chain(operations: list[tuple[Any, dict[str, Any]]]) -> Lineage:

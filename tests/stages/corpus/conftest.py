@@ -11,7 +11,6 @@ def folder(tmp_path: Path) -> Path:
     source = tmp_path / "texts"
     source.mkdir()
     for number in range(60):
-        (source / f"{number:02d}.txt").write_bytes(
-            f"Document {number}\r\n\tsays  héllo 𝄞 <|endoftext|> and\x00.".encode()
-        )
+        text = f"Document {number}\r\n\tsays  héllo 𝄞 <|endoftext|> and\x00."
+        (source / f"{number:02d}.txt").write_bytes(text.encode())
     return source

@@ -182,10 +182,8 @@ def test_evaluation_windows_follow_the_base_weights_and_no_batch_has_two_sources
 
 def test_a_source_that_is_shorter_than_a_sample_is_named(mixture):
     assert len(EvaluationWindows(mixture, "validation", 49).sources) == 3
-    message = (
-        r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but .* larger data\.validation_fraction"
-    )
-    with pytest.raises(DataError, match=message):
+    said = r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but .* larger data\.validation_fraction"
+    with pytest.raises(DataError, match=said):
         EvaluationWindows(mixture, "validation", 50)
     with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the train split of .* has 500 tokens, but one"):
         TrainingSamples(mixture, 500, seed=0)

@@ -22,13 +22,7 @@ from model.initialization import build_model
 from model.policy import GrowthPolicy
 from model.shapes import parameter_shapes
 from model.tokenformer_config import TokenformerConfig
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    manifest_hash,
-    parameter_file,
-    read_manifest,
-    verify_checkpoint,
-)
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, parameter_file, read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter
 from stages.checkpoint.sealed import seal
 from stages.engine.convert import convert
@@ -65,9 +59,8 @@ class Roundtrips(NamedTuple):
     def at_first(self, kind: str) -> dict[str, dict[str, Tensor]]:
         """The same in the checkpoint, as far as the engine's optimizer has them: Muon has no second moment."""
         manifest = read_manifest(self.initial)
-        states = {
-            name: read_parameter(self.initial, manifest, name)._asdict() for name in parameter_shapes(manifest.model)
-        }
+        names = parameter_shapes(manifest.model)
+        states = {name: read_parameter(self.initial, manifest, name)._asdict() for name in names}
         for name in states:
             if is_muons(kind, name):
                 del states[name]["exp_avg_sq"]

@@ -98,9 +98,8 @@ def test_the_loss_on_a_dataset_is_the_trainers(checkpoint: Pretrained, dataset: 
 def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(checkpoint, dataset, tmp_path):
     (tmp_path / "chant.txt").write_text("barn fen hen " * 3000)
     tokenizer = str(dataset / "tokenizer.json")
-    chant = prepare(
-        DataSpec(source=str(tmp_path / "chant.txt"), tokenizer=tokenizer, validation_fraction=0.5), tmp_path
-    )
+    spec = DataSpec(source=str(tmp_path / "chant.txt"), tokenizer=tokenizer, validation_fraction=0.5)
+    chant = prepare(spec, tmp_path)
     mixture = write_mixture([Ingredient("farm", dataset, 3.0), Ingredient("chant", chant, 1.0)], tmp_path)
     expected = trained_on(checkpoint, EvaluationWindows(mixture, "validation", 32, 9))
     scores = loss_on_split(checkpoint, mixture, 9)
@@ -191,7 +190,7 @@ def losses(positional: Pretrained, text: Path, *contexts: int, **changes: Any) -
     settings: dict[str, Any] = {"kind": None, "trained_length": 32, "max_tokens": 10**6} | changes
     scores = list(context_losses(positional, [text], contexts, **settings))
     return {
-        context: {score.metric: score for score in scores if score.task == f"context-{context}"} for context in contexts
+        context: {each.metric: each for each in scores if each.task == f"context-{context}"} for context in contexts
     }
 
 

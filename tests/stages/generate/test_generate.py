@@ -199,9 +199,7 @@ def chosen(draw, scale=1.0, **sampling):
     return choose(LOGITS_BV.double() * scale, draw_B, Sampling(**sampling)).item()
 
 
-@given(
-    st.floats(0.0, 1.0, exclude_max=True) | st.just(1 - 2**-53), st.floats(0.1, 5.0), st.sampled_from([1, 0.5, 1e-3])
-)
+@given(st.floats(0, 1, exclude_max=True) | st.just(1 - 2**-53), st.floats(0.1, 5.0), st.sampled_from([1, 0.5, 1e-3]))
 def test_a_token_of_probability_0_is_never_drawn(draw, temperature, top_p):
     assert chosen(draw, temperature=temperature, top_p=top_p) != 4
 

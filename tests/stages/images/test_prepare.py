@@ -159,11 +159,7 @@ PNG, NO_CLASS = encoded(1), r"a\.tar sample x/y has no number of a class in a \.
 REFUSED: list[tuple[Callable[[Path], object], dict[str, Any], str]] = [
     (broken_jpeg, {}, r"images\.source: .*bee/005\.jpeg is no image \(.*truncated.*\); repair or remove"),
     (lambda root: Image.new("I;16", (4, 4)).save(root / "ant/x.png"), {}, r"ant/x\.png is no image \(mode I;16: more"),
-    (
-        lambda root: (root / "bee/x.png").write_bytes(b"?"),
-        {},
-        r"bee/x\.png is no image \(no format that Pillow",
-    ),
+    (lambda root: (root / "bee/x.png").write_bytes(b"?"), {}, r"bee/x\.png is no image \(no format that Pillow"),
     (lambda root: (root / "dog").mkdir(), {}, r"images\.source: .*: the class folder 'dog' has no images"),
     (lambda root: (root / "x.png").write_bytes(PNG), {}, r"train' must hold WebDataset shards"),
     (lambda root: root.rename(root.with_name("trains")), {}, r"train' does not exist; '.*trains' does$"),
