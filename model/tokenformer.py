@@ -103,13 +103,17 @@ class Tokenformer(LanguageModel):
 
 
 @contextmanager
-def reading_top(model: LanguageModel, top: TopTokens | None, kinds: Collection[str] = PATTENTIONS) -> Iterator[None]:
+def reading_top(
+    model: LanguageModel, top: TopTokens | None, kinds: Collection[str] = PATTENTIONS, layer: int | None = None
+) -> Iterator[None]:
     """Lets data tokens read only `top` in the Pattentions of these kinds of a Tokenformer, without gradients.
 
-    None: all tokens, in any model. Raises UserError as `require_tokens` does.
+    `layer`, counted from 0: in that layer alone. Without `top`, they read all tokens, in any model. Raises UserError as
+    `require_tokens` does.
     """
     require_tokens(model.config, [top] if top else [])
-    pattentions = [getattr(block, name) for block in model.blocks.values() for name in kinds] if top else []
+    blocks = [*model.blocks.values()][slice(layer, None if layer is None else layer + 1)]
+    pattentions = [getattr(block, name) for block in blocks for name in kinds] if top else []
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled() and top is None):
             for pattention in pattentions:

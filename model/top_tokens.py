@@ -12,7 +12,7 @@ from model.errors import UserError
 from model.flops import forward_flops_per_token
 from model.shapes import ModelConfig
 from model.strict import Strict
-from model.tokenformer_config import TokenformerConfig, pattention_widths
+from model.tokenformer_config import PATTENTIONS, TokenformerConfig, pattention_widths
 
 
 class TopTokens(Strict):
@@ -44,17 +44,17 @@ def require_tokens(config: ModelConfig, tops: Iterable[TopTokens]) -> None:
 
 
 def share_and_flops_read(
-    config: TokenformerConfig, top: TopTokens, kinds: Collection[str], context: int
+    config: TokenformerConfig, top: TopTokens, kinds: Collection[str], context: int, layer: int | None = None
 ) -> tuple[float, float]:
-    """What a data token reads if it reads only `top` in the Pattentions of these kinds: the share of their tokens, and
-    the FLOPs of its forward pass in a sequence of `context` data tokens.
+    """What a data token reads if it reads only `top` in the Pattentions of these kinds, of all layers or of one: the
+    share of their tokens, and the FLOPs of its forward pass in a sequence of `context` data tokens.
 
     All keys count, because every score is computed to choose the tokens, and the values that are read.
     """
     num_tokens = num_read = 0
     flops = forward_flops_per_token(config, context).total
-    for name, pattention in config.pattentions():
-        if name in kinds:
+    for place, (name, pattention) in enumerate(config.pattentions()):
+        if name in kinds and layer in (None, place // len(PATTENTIONS)):
             there, read = pattention.num_read, top.count(pattention.num_read)
             num_tokens, num_read = num_tokens + there, num_read + read
             flops -= 2 * (there - read) * pattention_widths(config, name)[1]

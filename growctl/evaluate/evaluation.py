@@ -5,7 +5,7 @@ A document is the one record of an evaluation: `--json` dumps it, its sections a
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
@@ -100,18 +100,30 @@ class EvalDocument:
         return Section("contexts", f"Loss by context and position{seen}", (Table.of("contexts", columns, rows), *notes))
 
 
-def readings_parts(readings: Sequence[Reading]) -> tuple[Part, ...]:
-    """A table of the losses by number of parameter tokens read and kind of Pattention; nothing without readings."""
-    rows = []
-    for amount, group in groupby(readings, key=lambda reading: str(reading.amount)):
+def readings_parts(readings: Sequence[Reading]) -> Iterator[Part]:
+    """A table of the losses by number of parameter tokens read and kind of Pattention, and one by layer if they were
+    measured; nothing without readings."""
+    if not readings:
+        return
+    rows, by_layer = [], dict[int, list[Reading]]()
+    for reading in readings:
+        if reading.layer is not None:
+            by_layer.setdefault(reading.layer, []).append(reading)
+    whole = (reading for reading in readings if reading.layer is None)
+    for amount, group in groupby(whole, key=lambda reading: str(reading.amount)):
         kinds = {reading.kind: reading for reading in group}
         size = figure(kinds[None].share, "{:.1%}"), figure(kinds[None].flops_per_token, short_count)
         losses = (figure(kinds[kind].loss if kind in kinds else None) for kind in (None, *PATTENTIONS))
         rows.append((Cell(amount), *size, *losses))
     columns = [Column("tokens", False), *map(Column, ("share", "FLOPs", "all", *PATTENTIONS))]
-    heading = Paragraph("Loss by parameter tokens read, in all Pattentions and in those of one kind alone", "heading")
+    yield Paragraph("Loss by parameter tokens read, in all Pattentions and in those of one kind alone", "heading")
     note = "Share and FLOPs per data token are for all. Every key counts: the scores decide which values are read."
-    return (heading, Table.of("readings", columns, rows, note)) if readings else ()
+    yield Table.of("readings", columns, rows, note)
+    if by_layer:
+        yield Paragraph("Loss by parameter tokens read in one layer alone", "heading")
+        columns = [Column("layer", False), *(Column(str(reading.amount)) for reading in by_layer[0])]
+        rows = [(Cell(f"{layer}"), *(figure(each.loss) for each in found)) for layer, found in by_layer.items()]
+        yield Table.of("readings-by-layer", columns, rows)
 
 
 def _metric_words(metric: str, trained_length: int) -> tuple[str, str | Callable[[float], str]]:

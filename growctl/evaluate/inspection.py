@@ -145,7 +145,7 @@ def inspect_checkpoints(
                 except Failure as error:
                     raise Failure(f"{name}: {error}") from error
                 loss = partial(mean_loss, opened.model, *samples, text.batch_size, num_ids)
-                read = tuple(readings(opened.model, tops, samples[1].shape[-1], inspected.loss, loss))
+                read = tuple(readings(opened.model, tops, samples[1].shape[-1], inspected.loss, loss, by_layer=True))
             models.append(InspectedCheckpoint(name=name, readings=read, **vars(inspected)))
     assert text is not None
     return InspectDocument(text=text, models=tuple(models))
@@ -289,15 +289,22 @@ def inspection_png(document: InspectDocument) -> bytes:
     parameter tokens read, if that was measured."""
     from matplotlib.figure import Figure
 
-    num_panels = len(QUANTITIES) + any(model.readings for model in document.models)
+    num_panels = len(QUANTITIES) + 2 * any(model.readings for model in document.models)
     figure = Figure(figsize=(5.0 * num_panels, 5.0), dpi=150, layout="constrained")
     panels = figure.subplots(1, num_panels)
     for model in document.models if num_panels > len(QUANTITIES) else ():
         for kind in (None, *(PATTENTIONS if len(document.models) == 1 else ())):
-            line = sorted((r.share, r.loss) for r in model.readings if r.kind == kind or r is model.readings[0])
-            panels[-1].plot(*zip(*line, strict=True), "o:" if kind else "o-", markersize=4, label=kind or "all")
-        panels[-1].set(title="loss (by kind: all others whole)", xlabel="share of parameter tokens read", xscale="log")
-        panels[-1].legend(fontsize=8, frameon=False)
+            chosen = (r for r in model.readings if r is model.readings[0] or (r.kind == kind and r.layer is None))
+            line = sorted((r.share, r.loss) for r in chosen)
+            panels[-2].plot(*zip(*line, strict=True), "o:" if kind else "o-", markersize=4, label=kind or "all")
+        panels[-2].set(title="loss (by kind: all others whole)", xlabel="share of parameter tokens read", xscale="log")
+        for amount in dict.fromkeys(r.amount for r in model.readings if r.layer is not None):
+            losses = [r.loss for r in model.readings if r.layer is not None and r.amount == amount]
+            places = [(place + 0.5) / len(losses) for place in range(len(losses))]
+            panels[-1].plot(places, losses, "o-", markersize=4, label=f"{model.name}: {amount}")
+        panels[-1].set(title="loss (one layer reads that much)", xlabel="depth (share of the layers)")
+        for panel in panels[-2:]:
+            panel.legend(fontsize=8, frameon=False)
     for axes, (title, quantity) in zip(panels, QUANTITIES.items(), strict=False):
         for number, model in enumerate(document.models, 1):
             label = visible(f"{number}: {model.name}, {model.scores_word}").replace("$", r"\$")

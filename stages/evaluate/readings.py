@@ -14,17 +14,25 @@ KINDS = (PATTENTIONS, *((name,) for name in PATTENTIONS))
 
 
 def readings(
-    model: LanguageModel, tops: Sequence[TopTokens], context: int, dense_loss: float, loss: Callable[[], float]
+    model: LanguageModel,
+    tops: Sequence[TopTokens],
+    context: int,
+    dense_loss: float,
+    loss: Callable[[], float],
+    by_layer: bool = False,
 ) -> Iterator[Reading]:
-    """Yields the loss of the whole model, then that with each of `tops`: in all Pattentions, and in each kind alone.
+    """Yields the loss of the whole model, then that with each of `tops`: in all Pattentions, in those of each kind
+    alone and, `by_layer`, in those of each layer alone.
 
     `loss` computes it; FLOPs are those at sequences of `context` data tokens. Nothing without `tops`.
     """
-    dense = [(TopTokens(amount=1.0), PATTENTIONS)] if tops else []
-    for number, (top, kinds) in enumerate((*dense, *product(tops, KINDS))):
-        with reading_top(model, top, kinds):
+    parts: list[tuple[tuple[str, ...], int | None]] = [(kinds, None) for kinds in KINDS]
+    parts += [(PATTENTIONS, layer) for layer in range(model.config.num_layers)] if by_layer else []
+    dense = [(TopTokens(amount=1.0), parts[0])] if tops else []
+    for number, (top, (kinds, layer)) in enumerate((*dense, *product(tops, parts))):
+        with reading_top(model, top, kinds, layer):
             value = loss() if number else dense_loss
         assert isinstance(model.config, TokenformerConfig)
-        share, flops = share_and_flops_read(model.config, top, kinds, context)
+        share, flops = share_and_flops_read(model.config, top, kinds, context, layer)
         kind = kinds[0] if len(kinds) == 1 else None
-        yield Reading(amount=top.amount, kind=kind, share=share, loss=value, flops_per_token=flops)
+        yield Reading(amount=top.amount, kind=kind, layer=layer, share=share, loss=value, flops_per_token=flops)

@@ -35,6 +35,8 @@ class Reading:
     """How many tokens it reads in a Pattention: an int, or as a float, the share of those there."""
     kind: str | None
     """The Pattentions in which it does: `query`, `key`, `value`, `projection` or `ffn`; null: in all."""
+    layer: int | None
+    """The layer in which it does, counted from 0; null: in all."""
     share: float
     """The share of their tokens that it reads."""
     loss: float

@@ -68,6 +68,8 @@ def test_only_the_kinds_that_are_named_leave_tokens_out_and_all_read_everything_
     with reading_top(model, TopTokens(amount=0.5), ("key", "ffn")):
         assert [name for name in PATTENTIONS if getattr(model.blocks["1"], name).top] == ["key", "ffn"]
         assert not model(IDS).requires_grad
+    with reading_top(model, TopTokens(amount=0.5), ("key",), layer=0):
+        assert [block.key.top is None for block in model.blocks.values()] == [False, True]
     assert not any(getattr(block, name).top for block in model.blocks.values() for name in PATTENTIONS)
     assert model(IDS).requires_grad
 
@@ -78,6 +80,8 @@ def test_flops_are_those_of_all_keys_and_of_the_values_that_are_read(num_read):
     expected = sum(forward_flops_per_token(config, 9).total for config in (full, small)) / 2
     for amount in (num_read, num_read / 4):
         assert share_and_flops_read(full, TopTokens(amount=amount), PATTENTIONS, 9) == (num_read / 4, expected)
+    by_layer = [share_and_flops_read(full, TopTokens(amount=num_read), PATTENTIONS, 9, layer) for layer in (0, 1)]
+    assert by_layer == [(num_read / 4, (expected + forward_flops_per_token(full, 9).total) / 2)] * 2
     share, flops = share_and_flops_read(full, TopTokens(amount=num_read), ("ffn",), 9)
     dense = forward_flops_per_token(full, 9).total
     assert (share, dense - flops) == (num_read / 4, (dense - expected) / 5)

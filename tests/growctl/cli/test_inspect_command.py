@@ -64,7 +64,7 @@ def test_the_table_compares_losses_and_has_a_picture(place, tmp_path):
     pictures = [(tmp_path / f"{name}.png").read_bytes() for name in ("seen", "read")]
     assert all(picture.startswith(b"\x89PNG") for picture in pictures)
     widths = [int.from_bytes(picture[16:20], "big") for picture in pictures]
-    assert widths[1] * 3 == widths[0] * 4, "one more panel"
+    assert widths[1] * 3 == widths[0] * 5, "two more panels"
     assert "has the lowest of 2 losses" in " ".join(out.split())
 
 
@@ -84,8 +84,11 @@ def test_the_loss_on_the_validation_data_or_a_text_is_that_of_eval(place, tmp_pa
     ):
         evaluated, (model,) = json.loads(run_here(*evaluation, *top, "--json")[0]), told["models"]
         assert model["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
-        losses = [[reading["loss"] for reading in each["readings"]] for each in (model, evaluated)]
+        losses = [[r["loss"] for r in each["readings"] if r["layer"] is None] for each in (model, evaluated)]
         assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+        of_layers = {r["layer"]: r["loss"] for r in model["readings"] if r["layer"] is not None}
+        assert [*of_layers] == [0, 1]
+        assert len({model["loss"], losses[0][1], *of_layers.values()}) == 4
 
 
 def test_a_tokenizer_that_does_not_fit_the_dataset_is_rejected(place, tmp_path):
