@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stages.checkpoint.manifest import verify_checkpoint
-from tests.growctl.invented_runs import ladder
 from tests.pretrained import write_pretrained
 from tests.stages.data.test_dataset import write_dataset
 from tests.workers import REPOSITORY
@@ -18,13 +17,8 @@ CHECKPOINT = "runs/quickstart/stages/2-262k/final"
 
 
 def recipes(page: str) -> dict[str, str]:
-    """The Python blocks of a page, by heading; a second one under the same heading has a number."""
-    found: dict[str, str] = {}
-    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
-        heading = section.partition("\n")[0]
-        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE), 1):
-            found[heading if number == 1 else f"{heading} ({number})"] = code
-    return found
+    """The Python block below each heading of a page."""
+    return dict(re.findall(r"^## ([^\n]*)\n.*?^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
 
 
 RECIPES = recipes(PAGE.read_text())
@@ -34,7 +28,6 @@ RECIPES = recipes(PAGE.read_text())
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the page names."""
     folder = tmp_path_factory.mktemp("recipes")
-    ladder(folder / "runs", name="quickstart", killed_at=200)
     write_pretrained(folder / CHECKPOINT)
     write_dataset(folder / "runs/.datasets/texts-396a28ec70bd", [20_000], [1000])
     (folder / "book.txt").write_text("the thing in the hat then went into the inn. " * 20)
@@ -56,13 +49,11 @@ def run(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run_recipe
 
 
-WITH_THEIR_OWN_TESTS = ("Grow a model in memory", "Grow a model in depth", "Read the ledger")
+WITH_THEIR_OWN_TESTS = ("Grow a model in memory", "Grow a model in depth")
 
 
 @pytest.mark.parametrize("heading", [heading for heading in RECIPES if not heading.startswith(WITH_THEIR_OWN_TESTS)])
 def test_every_other_recipe_runs(run, heading):
-    if heading == "Read the training samples with your own loader (2)":
-        pytest.importorskip("grain")
     names = run(heading)
     if "policy of your own" in heading:
         ids_BT = torch.arange(8)[None]
@@ -81,9 +72,3 @@ def test_the_recipe_for_growth_leaves_a_checkpoint_of_what_it_trained(run, prepa
 def test_the_recipe_for_depth_takes_its_layers_off_again(run, prepared):
     run("Grow a model in depth")
     assert verify_checkpoint(prepared / "my_shrunk").files == verify_checkpoint(prepared / CHECKPOINT).files
-
-
-def test_the_recipe_for_the_ledger_reads_losses_and_tells_repeated_work_apart(run):
-    typed = run("Read the ledger into pandas")
-    assert list(typed["evaluations"].query("point == 'final'")["loss"]) == [1.42, 1.28]
-    assert list(typed["costs"].query("replayed_flops > 0")["stage"]) == ["1-2m"]
