@@ -204,8 +204,9 @@ def grow_model(
     Raises UserError if the growth is invalid, as `grow_config` does, or if `model` is not a growctl model.
     """
     model = bare_model(model)
+    before = model.balanced(model.config)
     config = grow_config(
-        model.config,
+        before,
         attention_tokens=attention_tokens,
         ffn_tokens=ffn_tokens,
         heads=heads,
@@ -218,7 +219,7 @@ def grow_model(
     def read(name: str) -> Tensor:
         return old[name].detach().to("cpu", torch.float32)
 
-    added = draw_added(model.config, config, seed, policy, read, lambda name: root_mean_square(read(name)))
+    added = draw_added(before, config, seed, policy, read, lambda name: root_mean_square(read(name)))
     new = {name: value.to(model.embedding.weight) for name, value in added}
     grown = build_model(config, device="meta")
     for name, parameter in grown.named_parameters():

@@ -102,7 +102,7 @@ def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) 
             link_or_copy(text_of / TOKENIZER_NAME, staging / TOKENIZER_NAME)
             files[TOKENIZER_NAME] = source.files[TOKENIZER_NAME]
         record = ImportRecord(layout="model in memory")
-        manifest = imported_manifest(model.config, files, source.text, record)
+        manifest = imported_manifest(model.balanced(model.config), files, source.text, record)
         return finish_directory(directory, manifest.model_copy(update={"classes": source.classes}))
 
 

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer, models
 from model.config import ImageInput
 from model.growth import grow_model
 from model.initialization import build_model
+from model.policy import GrowthPolicy
+from model.tokenformer_config import Routing
 from stages.checkpoint import load_pretrained, save_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
@@ -70,13 +72,14 @@ def test_a_tokenizer_that_is_damaged_or_does_not_fit_is_rejected(checkpoint, pre
 
 def test_a_grown_model_even_if_wrapped_is_saved_whole_and_is_a_checkpoint_like_any(tmp_path, pretrained):
     old = load_pretrained(pretrained)
-    grown = grow_model(old.model, attention_tokens=3)
+    grown: Any = grow_model(old.model, attention_tokens=4, policy=GrowthPolicy(routing=Routing(groups=2, read=1)))
+    grown.blocks["0"].ffn.routers["1"].bias_G.fill_(0.5)  # as training would
     wrapped: Any = torch.nn.DataParallel(grown)
     wrapped.config = grown.config  # torch.compile passes attributes through
     manifest = save_model(wrapped, tmp_path / "new", text_of=pretrained)
     verify_checkpoint(tmp_path / "new")
     new = load_pretrained(str(tmp_path / "new"))
-    assert new.model.config == grown.config
+    assert new.model.config == grown.balanced(grown.config) != grown.config
     assert all(torch.equal(one, grown.get_parameter(name)) for name, one in new.model.named_parameters())
     assert new.text == old.text
     assert new.tokenizer.to_str() == old.tokenizer.to_str()
