@@ -18,6 +18,7 @@ from model.decoder_growth import widened_decoder
 from model.growth import draw_added, root_mean_square
 from model.policy import GrowthPolicy, preserves
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
+from model.tokenformer_config import PATTENTIONS
 from model.widening import widened
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
@@ -25,6 +26,9 @@ from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, h
 from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, parameter_file, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter, require_parameters, write_parameters
 from stages.stage_dir import TOKENIZER_NAME
+
+_BIASES: Any = {"blocks": {"__all__": {name: {"generations": {"__all__": {"biases"}}} for name in PATTENTIONS}}}
+"""No part of a growth's history: training found them, and they differ from seed to seed."""
 
 
 def expand(
@@ -102,7 +106,7 @@ def expand(
         )
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
         how = own if is_decoder else {"policy": policy.model_dump(mode="json", exclude=no_effect)}
-        determined_by = how | {"model": hash_of(model.model_dump(mode="json")), "seed": seed}
+        determined_by = how | {"model": hash_of(model.model_dump(mode="json", exclude=_BIASES)), "seed": seed}
         group_steps = parent.group_steps if policy.moments == "keep" and not is_widened else {}
         return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
 

@@ -19,6 +19,7 @@ from model.initialization import build_model
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy
 from model.shapes import num_parameters, parameter_shapes
+from model.tokenformer_config import Routing
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.lineage import GrowthRecord
@@ -195,6 +196,19 @@ def test_the_history_depends_on_the_place_of_new_layers_only_where_there_are_som
     assert tokens[0] == tokens[1]
     assert layers[0]["model"] == layers[1]["model"]
     assert layers[0] != layers[1]
+
+
+def test_the_history_of_a_growth_is_the_same_whatever_biases_training_has_found(tmp_path):
+    def entry(bias: float) -> dict[str, Any]:
+        config = small_config(attention_tokens=4, routing=Routing(groups=2, read=1))
+        model: Any = build_model(config, seed=0)
+        model.blocks["0"].ffn.routers["0"].bias_G.fill_(bias)
+        write_checkpoint(tmp_path / f"{bias}", model.balanced(config))
+        grown = expand(tmp_path / f"{bias}", tmp_path / f"{bias}+4", attention_tokens=4)
+        assert grown.model.blocks[0].ffn.generations[0].biases == (bias, bias)
+        return grown.lineage.history[-1].determined_by
+
+    assert entry(0.5) == entry(0.25)
 
 
 def test_what_becomes_of_a_decoders_moments_is_part_of_its_history(tmp_path):
