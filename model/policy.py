@@ -4,7 +4,7 @@ Imports no torch.
 
 A growth adds one generation of parameter tokens: to the Pattentions that grow, and as new layers. A policy sets the
 initial values of the new tokens (`init`), the scale of the scores, at the growth and over the steps that follow
-(`tau`), and where new layers go (`depth`; see `model.depth`). whether data tokens read all new tokens (`routing`).
+(`tau`), whether data tokens read all new tokens (`routing`), and where new layers go (`depth`; see `model.depth`).
 `model.config_growth` applies it. tau itself is data: computed once, and stored in the configuration from then on.
 """
 

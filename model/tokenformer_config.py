@@ -28,7 +28,8 @@ def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
 
 
 class Routing(Strict):
-    """A generation of which each data token reads a part: the best `read` of `groups` groups of tokens."""
+    """A generation of which each data token reads a part: the best `read` of `groups` groups of tokens. The layers that
+    a growth adds are read whole."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -54,7 +55,7 @@ def tokens_read(num_tokens: int, routing: Routing | None) -> int:
         return num_tokens
     if num_tokens % routing.groups:
         raise UserError(
-            f"routing.groups is {routing.groups}: {num_tokens} new tokens do not form so many groups of equal size"
+            f"routing.groups is {routing.groups}: {num_tokens} tokens do not form so many groups of equal size"
         )
     return num_tokens // routing.groups * routing.read
 

@@ -40,7 +40,9 @@ def require_tokens(config: ModelConfig, tops: Iterable[TopTokens]) -> None:
             raise UserError("a decoder has no parameter tokens of which to read the top; that is for a tokenformer")
         for name, pattention in config.pattentions():
             if top.count(there := pattention.num_read) > there:
-                raise UserError(f"top-k tokens = {top.amount}: each {name} Pattention has only {there}; give fewer")
+                raise UserError(
+                    f"top-k tokens = {top.amount}: of each {name} Pattention, only {there} are read; give fewer"
+                )
 
 
 def share_and_flops_read(

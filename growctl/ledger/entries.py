@@ -98,9 +98,9 @@ class StageEntry:
     sequence_length: int | None = None
     """The stage's own context, in data tokens; None if not recorded."""
     num_layers: int | None = None
+    """Layers of its model; None if not recorded."""
     num_read_parameters: int | None = None
     """Parameters that a data token reads; None: all."""
-    """Layers of its model; None if not recorded."""
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False

@@ -17,7 +17,7 @@ from model.decoder_config import DecoderBlockConfig
 from model.parameter_names import PartName
 from model.precision import Precision
 from model.shapes import ModelConfig, num_parameters, parameter_shapes
-from model.tokenformer_config import PATTENTIONS, BlockConfig
+from model.tokenformer_config import PATTENTIONS, BlockConfig, Routing, TokenformerConfig
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted
@@ -40,6 +40,8 @@ class GenerationFacts:
     num_parameters: int
     key_ramp: float
     """The factor on its keys; below 1 while its ramp is not finished."""
+    routing: Routing | None
+    """Which of its tokens a data token reads; null: all."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,16 @@ def _generations(model: ModelConfig) -> tuple[GenerationFacts, ...]:
         if part := PartName.parse(name):
             parameters[part.generation] += math.prod(shape)
     layers = [_sizes(block) for block in model.blocks]
-    pattentions = [p for block in model.blocks if isinstance(block, BlockConfig) for p in block.pattentions().values()]
+    pattentions = model.pattentions() if isinstance(model, TokenformerConfig) else ()
+    generations = [generation for _, pattention in pattentions for generation in pattention.generations]
     return tuple(
         GenerationFacts(
             number=number,
             tokens={name: one_if_equal([layer[name].get(number, 0) for layer in layers]) for name in layers[0]},
             new_layers=[layer for layer, block in enumerate(model.blocks) if block.generation == number],
             num_parameters=parameters[number],
-            key_ramp=min((g.key_ramp for p in pattentions for g in p.generations if g.number == number), default=1.0),
+            key_ramp=min((g.key_ramp for g in generations if g.number == number), default=1.0),
+            routing=next((g.routing for g in generations if g.number == number and g.routing), None),
         )
         for number in sorted(parameters)
     )
@@ -223,7 +227,8 @@ def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
         tokens = (_token_range(generation, names, layers) for names in parts)
         ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
         size, new_layers = short_count(generation.num_parameters), str(len(generation.new_layers) or "")
-        rows.append((str(generation.number), new_layers, *tokens, size, ramp))
+        read = f" ({routing.read} of {routing.groups} groups read)" if (routing := generation.routing) else ""
+        rows.append((f"{generation.number}{read}", new_layers, *tokens, size, ramp))
     return [*rows, ("other", "", "", "", short_count(facts.other_parameters), "")]
 
 

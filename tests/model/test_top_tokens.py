@@ -91,5 +91,5 @@ def test_a_decoder_and_more_tokens_than_there_are_are_refused():
     require_tokens(small_config(), [TopTokens(amount=4), TopTokens(amount=0.01)])
     with pytest.raises(UserError, match="a decoder has no parameter tokens"):
         require_tokens(small_decoder(), [TopTokens(amount=0.5)])
-    with pytest.raises(UserError, match=r"top-k tokens = 5: each query Pattention has only 4; give fewer"):
+    with pytest.raises(UserError, match=r"top-k tokens = 5: of each query Pattention, only 4 are read; give fewer"):
         require_tokens(small_config(), [TopTokens(amount=5)])

@@ -42,7 +42,7 @@ BAD = {
     "eval final --text text.txt --stride 33": "at most the context of 32",
     "eval final --text text.txt --rope-scaling ntk": "--rope-scaling has no effect with --text",
     "eval final --text text.txt --contexts 64,x": "--contexts 'x'",
-    "eval final --text text.txt --top-k-tokens 6": "top-k tokens = 6: each query Pattention has only 5; give fewer",
+    "eval final --text text.txt --top-k-tokens 6": "top-k tokens = 6: of each query Pattention, only 5 are read",
     "eval final --text text.txt --top-k-tokens 2,1.5": "--top-k-tokens '1.5': must be a number of tokens",
     "eval final --text text.txt --top-k-norm chosen": "has no effect without --top-k-tokens",
     "eval final --text text.txt --contexts 16 --top-k-tokens 2": "--top-k-tokens has no effect with --contexts",

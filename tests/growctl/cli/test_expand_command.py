@@ -171,6 +171,7 @@ def test_new_tokens_form_groups_of_which_some_are_read_and_the_document_has_them
     assert document["lineage"]["growth"]["policy"]["routing"] == {"groups": 4, "read": 2}
     query = read_manifest(Path("routed")).model.blocks[0].query
     assert query.num_tokens - query.num_read == 4
+    assert "1 (2 of 4 groups read) 8 12 " in call("show", "routed")
     for wrong, said in ((("--groups", 2), "give both"), (("--groups", 2, "--read", 3), "read 3 is more than")):
         with pytest.raises(ValueError, match=said):
             expand("quick", "--add-tokens", 8, *wrong)
