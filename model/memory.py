@@ -13,6 +13,7 @@ float32), a that of an element of token-token attention (on a CPU 4, else b):
 | `qk_norm`: its input | b (H + K) E |
 | each RMSNorm over D dimensions, on a CPU: parts of it | b D, in bf16 also 4 D |
 | tokenformer that reads N parameter tokens in all Pattentions: scores | b N |
+| tokenformer that reads g groups in all routed generations: the order by group, in int64 | 8 g |
 | decoder with F units: inputs and outputs of the activation | 2 b F, 4 b F with `swiglu` |
 | decoder: a joined copy of every matrix that has several generations, once and not for each token | b N D |
 | documents: a mask for each sequence; windows: one for all; with some layers full, documents have both | a T |
@@ -77,7 +78,8 @@ class ActivationMemory:
         self._rms_norm = (self._element + (FLOAT32 if self._element < FLOAT32 else 0)) * in_parts
         self._recompute_every = recompute_every
         self._widths = _widths(config)
-        saved = [self._block(sum(widths)) for widths in self._widths]
+        groups = _groups_read(config)
+        saved = [self._block(sum(widths)) + INT64 * read for widths, read in zip(self._widths, groups, strict=True)]
         joined = _saved_joined(config)
         every = recompute_every or max(1, len(saved))
         starts = range(0, len(saved), every)
@@ -160,6 +162,14 @@ def _widths(config: ModelConfig) -> list[list[int]]:
     if isinstance(config, DecoderConfig):
         return [[config.ffn_tokens]] * config.num_layers
     return [[pattention.num_read for pattention in block.pattentions().values()] for block in config.blocks]
+
+
+def _groups_read(config: ModelConfig) -> list[int]:
+    """The groups that a data token reads in all routed generations of each block."""
+    if isinstance(config, DecoderConfig):
+        return [0] * config.num_layers
+    parts = (block.pattentions().values() for block in config.blocks)
+    return [sum(g.routing.read for p in part for g in p.generations if g.routing) for part in parts]
 
 
 def _masks(config: ModelConfig, micro_batch_size: int, sequence_length: int) -> int:

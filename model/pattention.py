@@ -78,7 +78,7 @@ class _Tokens(NamedTuple):
         first = 0
         for piece, reading in self._pieces():
             num_tokens = sum(len(self.parts[i]) for i in piece)
-            width = num_tokens // len(reading.pairs) * reading.num_read if reading else num_tokens
+            width = num_tokens // len(reading.counts) * reading.num_read if reading else num_tokens
             yield piece, reading, factor_MR[:, first : first + width]
             first += width
 
@@ -171,22 +171,25 @@ class _Pattend(torch.autograd.Function):
         readings: tuple[Reading | None, ...],
         *parts: Tensor | None,
     ) -> Tensor:
-        keys, values, ramps, shares = _quarters(parts, len(readings))
+        keys, values, ramps, shares = _by_kind(parts, len(readings))
         score_MR = _Tokens(keys, ramps, readings).scores(x_MD)
         factor_MR = torch.empty_like(score_MR)
         norm_M1 = score_factors(score_MR, tau, function, factor_MR)
-        ctx.save_for_backward(x_MD, score_MR, norm_M1, tau, *parts)
-        ctx.function, ctx.readings = function, readings
+        # Saved by autograd, so that activation checkpointing frees them too.
+        pairs = [reading and reading.pair_P for reading in readings]
+        ctx.save_for_backward(x_MD, score_MR, norm_M1, tau, *parts, *pairs)
+        ctx.function, ctx.counts = function, [reading and reading[1:] for reading in readings]
         return _Tokens(values, shares, readings).sums(factor_MR)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out_MO: Tensor) -> tuple[Tensor | None, ...]:
         x_MD, saved_MR, norm_M1, tau, *parts = ctx.saved_tensors
-        num_parts = len(ctx.readings)
-        key_parts, value_parts, ramps, shares = _quarters(parts, num_parts)
-        keys, values = _Tokens(key_parts, ramps, ctx.readings), _Tokens(value_parts, shares, ctx.readings)
-        needs_x, needs_parts = ctx.needs_input_grad[0], _quarters(ctx.needs_input_grad[4:], num_parts)
+        num_parts = len(ctx.counts)
+        key_parts, value_parts, ramps, shares, pairs = _by_kind(parts, num_parts)
+        readings = [counts and Reading(pair_P, *counts) for pair_P, counts in zip(pairs, ctx.counts, strict=True)]
+        keys, values = _Tokens(key_parts, ramps, readings), _Tokens(value_parts, shares, readings)
+        needs_x, needs_parts = ctx.needs_input_grad[0], _by_kind(ctx.needs_input_grad[4:], num_parts)
         grad_MR = values.scores(grad_out_MO)
         factor_MR = score_gradients(saved_MR, norm_M1, tau, ctx.function, grad_MR)
         grads: list[Tensor | None] = [None] * (4 * num_parts)
@@ -206,7 +209,7 @@ class _TritonPattend(torch.autograd.Function):
         ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, readings: tuple[None, ...], *parts: Tensor | None
     ) -> Tensor:
         num_parts = len(readings)
-        keys, values, ramps, shares = _quarters(parts, num_parts)
+        keys, values, ramps, shares = _by_kind(parts, num_parts)
         x_MD = x_MD.contiguous()
         out_MO, score_MN, norm_M = triton_kernels.forward(x_MD, joined(keys, ramps), joined(values, shares), tau.item())
         ctx.save_for_backward(x_MD, score_MN, norm_M, tau, *parts)
@@ -217,7 +220,7 @@ class _TritonPattend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out_MO: Tensor) -> tuple[Tensor | None, ...]:
         x_MD, score_MN, norm_M, tau, *parts = ctx.saved_tensors
-        keys, values, ramps, shares = _quarters(parts, ctx.num_parts)
+        keys, values, ramps, shares = _by_kind(parts, ctx.num_parts)
         grad_x_MD, grad_key_ND, grad_value_NO = triton_kernels.backward(
             grad_out_MO.contiguous(),
             x_MD,
@@ -231,8 +234,8 @@ class _TritonPattend(torch.autograd.Function):
         return grad_x_MD, None, None, None, *grads, *(None,) * (2 * ctx.num_parts)
 
 
-def _quarters(parts: Sequence[Any], num_parts: int) -> tuple[Sequence[Any], ...]:
-    return tuple(parts[first : first + num_parts] for first in range(0, 4 * num_parts, num_parts))
+def _by_kind(parts: Sequence[Any], num_parts: int) -> tuple[Sequence[Any], ...]:
+    return tuple(parts[first : first + num_parts] for first in range(0, len(parts), num_parts))
 
 
 def joined(parts: Sequence[Tensor], scales: Sequence[Scale]) -> Tensor:

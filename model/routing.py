@@ -25,19 +25,19 @@ BALANCING_SPEED = 1e-3
 class Reading(NamedTuple):
     """Which groups each data token reads. Its products cost what is read."""
 
-    pairs: tuple[Tensor, ...]
-    """For each group, the pairs that read it."""
+    pair_P: Tensor
+    """The pairs in the order of the groups that they read."""
 
-    tokens: tuple[Tensor, ...]
-    """For each group, the data tokens that read it."""
+    counts: tuple[int, ...]
+    """For each group, how many pairs read it."""
 
     num_read: int
     """g."""
 
     def scores(self, x_MD: Tensor, weight_ND: Tensor) -> Tensor:
         """The products of each data token with the tokens that it reads, (M, R)."""
-        score_PS = x_MD.new_empty(len(x_MD) * self.num_read, len(weight_ND) // len(self.pairs))
-        for pairs, tokens, weight_SD in self._by_group(weight_ND):
+        score_PS = x_MD.new_empty(len(x_MD) * self.num_read, len(weight_ND) // len(self.counts))
+        for (pairs, tokens), weight_SD in zip(self._by_group(), weight_ND.chunk(len(self.counts)), strict=True):
             score_PS[pairs] = x_MD[tokens] @ weight_SD.mT
         return score_PS.view(len(x_MD), -1)
 
@@ -45,29 +45,30 @@ class Reading(NamedTuple):
         """For each data token, the sum of the tokens that it reads, each times its factor: (M, O)."""
         out_MO = factor_MR.new_zeros(len(factor_MR), weight_NO.shape[-1])
         factor_PS = self._of_pairs(factor_MR)
-        for pairs, tokens, weight_SO in self._by_group(weight_NO):
+        for (pairs, tokens), weight_SO in zip(self._by_group(), weight_NO.chunk(len(self.counts)), strict=True):
             out_MO.index_add_(0, tokens, factor_PS[pairs] @ weight_SO)
         return out_MO
 
     def gradient(self, factor_MR: Tensor, x_MD: Tensor) -> Tensor:
         """For each token, the sum of the rows of x of the data tokens that read it, each times its factor: (N, D)."""
         factor_PS = self._of_pairs(factor_MR)
-        groups = zip(self.pairs, self.tokens, strict=True)
-        return torch.cat([factor_PS[pairs].mT @ x_MD[tokens] for pairs, tokens in groups])
+        return torch.cat([factor_PS[pairs].mT @ x_MD[tokens] for pairs, tokens in self._by_group()])
 
     def mask(self, num_tokens: int) -> Tensor:
         """Where each data token does not read one of the N tokens, (M, N)."""
-        num_rows = sum(map(len, self.pairs)) // self.num_read
-        unread_MG = self.pairs[0].new_ones((num_rows, len(self.pairs)), dtype=torch.bool)
-        for group, tokens in enumerate(self.tokens):
+        shape = len(self.pair_P) // self.num_read, len(self.counts)
+        unread_MG = self.pair_P.new_ones(shape, dtype=torch.bool)
+        for group, (_, tokens) in enumerate(self._by_group()):
             unread_MG[tokens, group] = False
-        return unread_MG.repeat_interleave(num_tokens // len(self.pairs), dim=-1)
+        return unread_MG.repeat_interleave(num_tokens // len(self.counts), dim=-1)
 
     def _of_pairs(self, factor_MR: Tensor) -> Tensor:
         return factor_MR.reshape(len(factor_MR) * self.num_read, -1)
 
-    def _by_group(self, weight_ND: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        return zip(self.pairs, self.tokens, weight_ND.chunk(len(self.pairs)), strict=True)
+    def _by_group(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pairs that read each group, and their data tokens."""
+        token_P = self.pair_P // self.num_read
+        return zip(self.pair_P.split(self.counts), token_P.split(self.counts), strict=True)
 
 
 class Router:
@@ -97,8 +98,7 @@ class Router:
         count_G = group_P.bincount(minlength=self.routing.groups)
         if torch.is_grad_enabled():
             self.load_G += count_G
-        pairs = group_P.argsort(stable=True).split(count_G.tolist())
-        return Reading(pairs, tuple(each // self.routing.read for each in pairs), self.routing.read)
+        return Reading(group_P.argsort(stable=True), tuple(count_G.tolist()), self.routing.read)
 
     def balance(self, load_G: Tensor) -> None:
         """Moves the biases once, towards groups with less than the average of `load_G`, and begins to count again."""

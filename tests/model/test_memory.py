@@ -99,7 +99,7 @@ def test_activations_are_within_6_percent_of_what_autograd_saves(name, precision
     assert reckoned == pytest.approx(saved_bytes(CONFIGS[name], batch, length, DTYPES[precision]), rel=0.06)
 
 
-@pytest.mark.parametrize("name", ["ramped", "llama", "grown-llama"])
+@pytest.mark.parametrize("name", ["ramped", "routed", "llama", "grown-llama"])
 def test_with_activation_checkpointing_only_the_inputs_of_segments_are_saved(name):
     reckoned = ActivationMemory(CONFIGS[name], "fp32", "cpu", recompute_every=1).of(3, 40).activations
     saved = saved_bytes(CONFIGS[name], 3, 40, torch.float32, every=1)
