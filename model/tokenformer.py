@@ -5,6 +5,7 @@ Shapes: B batch, T sequence, D model width.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,8 @@ class Tokenformer(LanguageModel):
         for pattention in self.pattentions():
             pattention.kernels = kernels
             if kernels == "compiled" and pattention.routers:  # how many data tokens read a group changes every time
-                pattention.forward = torch.compiler.disable(pattention.forward)  # type: ignore[method-assign]
+                own = partial(torch.compiler.disable(Pattention.forward), pattention)  # a copy's is the copy's own
+                pattention.forward = own  # type: ignore[method-assign]
 
     def pattentions(self) -> Iterator[Pattention]:
         """All of them, in the order of the configuration's."""

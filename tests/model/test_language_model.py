@@ -1,6 +1,7 @@
 """Both language models as functions: logits, loss, causality, dtypes."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from model.language_model import KernelsMissing
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from model.tokenformer import TokenformerBlock
+from model.tokenformer_config import Routing
 from tests.model.growths import small_config, small_decoder
 
 SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
@@ -70,6 +72,21 @@ def test_a_compiled_model_follows_a_ramp_and_recomputes_blocks_without_compiling
     assert graphs[0] > 0
     assert len(set(graphs)) == 1
     assert not counters["graph_break"]
+
+
+@pytest.mark.trains
+def test_a_compiled_model_that_is_routed_computes_the_same_and_so_does_a_copy_with_its_own_parameters(monkeypatch):
+    monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
+    config = small_config(attention_tokens=4, ffn_tokens=8, routing=Routing(groups=4, read=1), **SHAPE)
+    eager, compiled = (build_model(config, seed=0) for _ in range(2))
+    compiled.use_kernels("compiled")
+    copied = deepcopy(compiled)
+    copied.load_state_dict(build_model(config, seed=1).state_dict())
+    eager(IDS, IDS).backward()
+    compiled(IDS, IDS).backward()
+    for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(copied(IDS), build_model(config, seed=1)(IDS))
 
 
 def test_kernels_that_the_machine_cannot_run_are_rejected(model, monkeypatch):
