@@ -79,9 +79,6 @@ class LanguageModel(nn.Module):
         """`config`, of this model's sizes, with the biases of its routers."""
         return config
 
-    def set_routers(self, config: ModelConfig) -> None:
-        """Sets the biases of all routers from `config`, which has this model's sizes."""
-
     def new_cache(self, batch_size: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
         """An empty KV cache for `batch_size` rows of up to `num_columns` positions, padding included.
 

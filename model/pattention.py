@@ -269,12 +269,9 @@ class Pattention(nn.Module):
             nn.ParameterDict([(number, nn.Parameter(torch.empty(n, width))) for number, n in self._sizes.items()])
             for width in widths
         )
-        self.set_routers(config)
-        self.set_scale(config)
-
-    def set_routers(self, config: PattentionConfig) -> None:
-        """Sets the biases that route data tokens from `config`. They are state: `set_scale` leaves them as they are."""
         self.routers = {str(each.number): Router(each) for each in config.generations if each.routing}
+        """Their biases are state: `set_scale` leaves them as they are."""
+        self.set_scale(config)
 
     def set_scale(self, config: PattentionConfig) -> None:
         """Sets tau, key ramps and value shares from `config`. Raises ValueError if its generations differ."""
@@ -292,13 +289,11 @@ class Pattention(nn.Module):
 
     def balanced(self, config: PattentionConfig) -> PattentionConfig:
         """`config` with the biases of the routers."""
-        return PattentionConfig(
-            generations=tuple(
-                g.model_copy(update={"biases": tuple(self.routers[str(g.number)].bias_G.tolist())}) if g.routing else g
-                for g in config.generations
-            ),
-            tau=config.tau,
+        generations = tuple(
+            g.model_copy(update={"biases": tuple(self.routers[str(g.number)].bias_G.tolist())}) if g.routing else g
+            for g in config.generations
         )
+        return config.model_copy(update={"generations": generations})
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, O) out, in x's dtype."""

@@ -81,12 +81,6 @@ class Tokenformer(LanguageModel):
             for router, load_G in zip(routers, load.split([len(router.load_G) for router in routers]), strict=True):
                 router.balance(load_G)
 
-    def set_routers(self, config: ModelConfig) -> None:
-        """Sets the biases of all routers from `config`, which has this model's sizes."""
-        assert isinstance(config, TokenformerConfig)
-        for pattention, (_, own) in zip(self.pattentions(), config.pattentions(), strict=True):
-            pattention.set_routers(own)
-
     def balanced(self, config: ModelConfig) -> ModelConfig:
         """`config`, of this model's sizes, with the biases of its routers."""
         assert isinstance(config, TokenformerConfig)

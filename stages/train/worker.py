@@ -184,9 +184,8 @@ class Worker:
         spec = self.spec
         start = Path(spec.resume or spec.initial or "")
         manifest = self.resumed or (read_manifest(start) if spec.initial else None)
-        model = build_model(spec.model, seed=spec.seed if manifest is None else None, device=self.device)
-        if self.resumed:
-            model.set_routers(self.resumed.model)
+        config = self.resumed.model if self.resumed else spec.model  # the first step sets ramps; biases remain
+        model = build_model(config, seed=spec.seed if manifest is None else None, device=self.device)
         if manifest and manifest.kind == "parameters":
             fill_model(model, start, manifest)
             if not spec.resume:
