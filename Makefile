@@ -81,7 +81,7 @@ setup: $(INSTALLED)  ## Make .venv with growctl and its development tools.
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("growctl needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing growctl and its development tools into $(VENV), which takes a minute or two"
+	@echo "installing growctl and its development tools into $(VENV), which takes two to six minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(INSTALLED)
 

@@ -9,7 +9,7 @@ from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.checkpoint.staging import why_unfinished
-from stages.stage_dir import MANIFEST_NAME, StagePaths, is_checkpoint_name, staging_directory
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, StagePaths, is_checkpoint_name, staging_directory
 
 
 def find_checkpoint(reference: str, runs_dir: Path, tell: Callable[[str], None]) -> Path:
@@ -89,10 +89,15 @@ def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
                 return dataset
         except DataError:
             continue
-    sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
+    sought = (
+        f"with the fingerprint {fingerprint[:12]}... of {checkpoint}"
+        if fingerprint
+        else f"that {checkpoint} was trained on"
+    )
     raise UserError(
         f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one "
-        "with --data DIR (`growctl prepare SCHEDULE` prepares it and prints its path)"
+        f"with --data DIR. `growctl prepare SCHEDULE data.tokenizer={checkpoint}/{TOKENIZER_NAME}` makes one with its "
+        "tokenizer and prints its path"
     )
 
 

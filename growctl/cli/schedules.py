@@ -227,5 +227,5 @@ def _say_drafted(draft: "Draft | GrowOn", plan: "Plan", path: Path | None) -> No
         say(f"warning: {warning}", error=True)
     if path is not None:
         file = shlex.quote(str(path))
-        say(f"Next: growctl plan {file}    shows memory, time and the cost of each stage and control")
-        say(f"      growctl run {file}     prepares the text and trains")
+        say(f"Next: growctl plan {file} --measure    shows memory, cost and, by timing real steps, time")
+        say(f"      growctl run {file}               prepares the text and trains")

@@ -24,7 +24,7 @@ tags:
 
 # {name}
 
-{about} Trained and exported by growctl.
+{about} Exported by growctl; the lineage below says how it was made.
 
 ## Use
 
@@ -64,7 +64,7 @@ inputs = tokenizer("Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 ```
 
-Needs Transformers 5.19 or newer. Training sequences had {context_length:,} tokens."""
+Needs Transformers 5.19 or newer. Its context is {context_length:,} tokens."""
 _IMAGES = """```python
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification

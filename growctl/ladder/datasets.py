@@ -193,13 +193,16 @@ def small_validation(
     read = num_tokens if max_sequences is None else min(num_tokens, max_sequences * sequence_length)
     if num_documents >= ENOUGH_DOCUMENTS and read >= ENOUGH_TOKENS:
         return None
-    advice = "Use more text, or a larger data.validation_fraction."
-    if read < num_tokens:
-        advice = f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more."
+    reads_too_little = read < min(num_tokens, ENOUGH_TOKENS)
+    advice = ["Use more text, or a larger data.validation_fraction."]
+    if reads_too_little:
+        advice = [f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more."] + (
+            advice if num_documents < ENOUGH_DOCUMENTS else []
+        )
     return (
         f"Validation has {counted(num_documents, 'document')} with {counted(num_tokens, 'token')}, and an evaluation "
         f"reads {read:,} of them: with fewer than {ENOUGH_DOCUMENTS} documents or {ENOUGH_TOKENS:,} tokens, a "
-        f"difference of 0.05 nats per token between two losses may rest on a few documents. {advice}"
+        f"difference of 0.05 nats per token between two losses may rest on a few documents. {' '.join(advice)}"
     )
 
 

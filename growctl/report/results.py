@@ -82,7 +82,7 @@ def _verdict(verdict: Verdict, name: str, key: str) -> Iterator[Part]:
         answer.insert(0, Paragraph(verdict.question, "note"))
     if verdict.missing:
         to_train = [Paragraph(verdict.missing, "strong")]
-        to_train += [Listing("to train it:", verdict.command, is_command=True)] if verdict.command else []
+        to_train += [Listing("To train what is missing:", verdict.command, is_command=True)] if verdict.command else []
     yield from (*to_train, *answer) if verdict.missing.startswith(STRONGEST) else (*answer, *to_train)
     if verdict.ladder_side and verdict.opponent_side:
         yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)
