@@ -71,7 +71,6 @@ def _perplexity(stage: StageReport) -> Cell:
 
 
 _SHAPE_COLUMNS = (
-    Column("read", drop=4, cell=lambda stage: figure(stage.num_read_parameters, short_count)),
     Column("layers", drop=4, cell=lambda stage: figure(stage.num_layers, "{:,}")),
     Column("batch", drop=4, cell=lambda stage: figure(stage.batch_size, "{:,}")),
     Column("context", drop=4, cell=lambda stage: figure(stage.sequence_length, "{:,}")),
@@ -83,8 +82,9 @@ _ACCURACIES = (
     Column("top-1", cell=lambda stage: figure(stage.top1, "{:.2%}")),
     Column("top-5", drop=2, cell=lambda stage: figure(stage.top5, "{:.2%}")),
 )
+_PARAMETERS = Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count))
+_READ = Column("read", drop=4, cell=lambda stage: figure(stage.num_read_parameters, short_count))
 _STAGE_COLUMNS = (
-    Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count)),
     Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
     Column("FLOPs", drop=1, cell=lambda stage: figure(stage.flops, scientific)),
     Column("FLOPs so far", cell=lambda stage: figure(stage.cumulative_flops, scientific)),
@@ -103,6 +103,7 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
         more = [_MFU] if any(part.mfu for run in members for part in run.parts) else []
         more += [_BITS] if len(groups) > 1 else []
         more += _ACCURACIES if any(part.top1 is not None for run in members for part in run.parts) else ()
+        shapes += [_PARAMETERS] + [_READ] * any(part.num_read_parameters for run in members for part in run.parts)
         columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS, *more)
         rows = []
         for run in members:
