@@ -116,6 +116,27 @@ def _grown_decoders(found: Any) -> Rows:
         }
 
 
+ROUTED = {
+    "grown": "164k grown to 262k, all read",
+    "grown-large": "164k grown to 557k, all read",
+    "grown-routed": "164k grown to 557k, read as 262k",
+    "scratch": "262k from scratch, all read",
+    "scratch-large": "557k from scratch, all read",
+    "scratch-routed": "557k from scratch, read as 262k",
+}
+WINDOWS = {"context-256": "all 256 tokens", "context-256-window-64": "64 tokens in two layers of three"}
+"""What benchmarks/routed.py trains."""
+
+
+def _routed(found: Any, words: dict[str, str]) -> Rows:
+    rows = {row["name"]: row for row in found["rows"]}
+    usual, *_ = words
+    for name, what in words.items():
+        if name in rows:
+            difference = "" if name == usual else _difference(rows[name], rows[usual])
+            yield {"model": what, "loss (by seed)": _losses(rows[name]), "minus the first": difference}
+
+
 def _losses(row: Any) -> str:
     """The mean of the final losses and, of several, each of them."""
     losses = [f"{outcome['loss']:.3f}" for outcome in row["by_seed"].values()]
@@ -184,5 +205,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "blocks": ("decoders", _blocks),
     "grown-decoders": ("decoders", _grown_decoders),
     "answers": ("three_questions", _answers),
+    "routed": ("routed", lambda found: _routed(found, ROUTED)),
+    "windows": ("routed", lambda found: _routed(found, WINDOWS)),
 }
 """The results file and the rows of every table, by the name of its marks."""
