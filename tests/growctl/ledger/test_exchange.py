@@ -61,7 +61,7 @@ def test_the_ledgers_of_two_machines_are_shown_together_and_no_command_resumes_a
     for runs_dir, has_command in ((there, True), (here, False)):
         out, _ = run_here("report", "quick", "--runs-dir", runs_dir)
         assert "The strongest opponent is missing" in out
-        assert ("to train it:" in out) is has_command
+        assert ("To train what is missing:" in out) is has_command
 
     imported = files_of(here)
     _, err = run_here("run", "quickstart", "--name", "quick", "--runs-dir", here, expect=2)
