@@ -105,6 +105,7 @@ def test_signals_are_left_to_the_ranks_and_a_request_to_save_reaches_the_first(s
     assert process.stdout
     assert process.stdout.readline().startswith(STARTED)
     assert process.stdout.readline() == "ready\n"
+    wait_for(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 2)  # the launcher passes requests on from here
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         process.send_signal(number)
     assert process.stdout.readline() == "asked\n"
