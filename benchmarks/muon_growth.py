@@ -77,16 +77,5 @@ def made(text: str) -> list[Row]:
     ]
 
 
-def main() -> None:
-    """Runs the command on the command line."""
-    parser = rows.parser(__doc__)
-    parser.add_argument("--text", default="", help="the folder of the text")
-    arguments = parser.parse_args()
-    if arguments.what == "run":
-        rows.run(made(arguments.text), arguments)
-    else:
-        rows.write(RESULTS, rows.collect(made(arguments.text), arguments.directory.resolve(), schedule="quickstart"))
-
-
 if __name__ == "__main__":
-    main()
+    rows.command(__doc__, RESULTS, made)

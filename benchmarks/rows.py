@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,6 +129,17 @@ def run(rows: Sequence[Row], arguments: argparse.Namespace) -> None:
         for seeds in ([0] if 0 in arguments.seeds else [], [seed for seed in arguments.seeds if seed]):
             jobs = [(row, seed) for seed in seeds for row in chosen]
             list(pool.map(lambda job: train(job[0], job[1], directory), jobs))
+
+
+def command(description: str | None, results: Path, made: Callable[[str], Sequence[Row]]) -> None:
+    """Does what the command line asks: trains the rows that `made` gives for a text, or writes their results."""
+    options = parser(description)
+    options.add_argument("--text", default="", help="the folder of the text")
+    arguments = options.parse_args()
+    if arguments.what == "run":
+        run(made(arguments.text), arguments)
+    else:
+        write(results, collect(made(arguments.text), arguments.directory.resolve(), schedule="quickstart"))
 
 
 def write(results: Path, document: Mapping[str, Any]) -> None:
