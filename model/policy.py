@@ -125,7 +125,9 @@ def rejection_reason(
     if copies_layers and config.is_routed:
         return f"depth {policy.depth!r} cannot copy layers that are read in part; use 'append' or 'interleave'"
     if adds_tokens and policy.init == "copy" and (policy.routing or config.is_routed):
-        return f"init 'copy' needs that every token is read, so it goes without routing; use {_exact('matched')}"
+        return (
+            f"init 'copy' keeps the function only if every token is read, so not with routing; use {_exact('matched')}"
+        )
     if adds_tokens and policy.routing and config.score_function == "softmax":
         return ROUTED_SOFTMAX
     if policy.allow_jump or preserves(config, policy, adds_tokens=adds_tokens, adds_layers=adds_layers):

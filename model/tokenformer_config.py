@@ -45,7 +45,9 @@ class Routing(Strict):
         return self
 
 
-ROUTED_SOFTMAX = "routing needs scores of which 0 counts nothing; score_function 'softmax' turns it into exp(0) = 1"
+ROUTED_SOFTMAX = (
+    "routing sets the scores of unread tokens to 0, which score_function 'softmax' gives the weight exp(0) = 1"
+)
 """What a message says of the two together."""
 
 
@@ -55,7 +57,7 @@ def tokens_read(num_tokens: int, routing: Routing | None) -> int:
         return num_tokens
     if num_tokens % routing.groups:
         raise UserError(
-            f"routing.groups is {routing.groups}: {num_tokens} tokens do not form so many groups of equal size"
+            f"routing.groups is {routing.groups}: {num_tokens} tokens do not divide into so many groups of equal size"
         )
     return num_tokens // routing.groups * routing.read
 
@@ -196,7 +198,7 @@ def tokenformer_config(
     """A Tokenformer with one generation and the published tau.
 
     Each of Q, K, V and O has `attention_tokens` parameter tokens; `projection_tokens` sets another number for O.
-    With `routing`, a data token reads a part of them; UserError if they do not form its groups, or with softmax.
+    With `routing`, a data token reads a part of them; UserError if they do not divide into its groups, or with softmax.
     `shape` holds the fields that both families share (`vocab_size`, `hidden_size`, `num_heads`, ...).
     """
 

@@ -163,7 +163,7 @@ def test_configurations_without_routing_say_nothing_of_it():
     ("grow", "words"),
     [
         (lambda: small_config(score_function="softmax", routing=Routing(groups=2, read=1)), "softmax"),
-        (lambda: small_config(attention_tokens=5, routing=Routing(groups=2, read=1)), "5 tokens do not form"),
+        (lambda: small_config(attention_tokens=5, routing=Routing(groups=2, read=1)), "5 tokens do not divide"),
         (lambda: Routing(groups=2, read=3), "read 3 is more than the 2 groups"),
         (lambda: Generation(num_tokens=4, routing=Routing(groups=2, read=1), biases=(0.0,)), "each group has one"),
         (
@@ -180,7 +180,7 @@ def test_configurations_without_routing_say_nothing_of_it():
                 attention_tokens=4,
                 policy=allowed("copy", "recompute", routing=Routing(groups=2, read=1)),
             ),
-            "goes without routing",
+            "not with routing",
         ),
         (
             lambda: grow_config(
