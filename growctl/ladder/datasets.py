@@ -193,12 +193,11 @@ def small_validation(
     read = num_tokens if max_sequences is None else min(num_tokens, max_sequences * sequence_length)
     if num_documents >= ENOUGH_DOCUMENTS and read >= ENOUGH_TOKENS:
         return None
-    reads_too_little = read < min(num_tokens, ENOUGH_TOKENS)
-    advice = ["Use more text, or a larger data.validation_fraction."]
-    if reads_too_little:
-        advice = [f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more."] + (
-            advice if num_documents < ENOUGH_DOCUMENTS else []
-        )
+    advice = []
+    if read < min(num_tokens, ENOUGH_TOKENS):
+        advice = [f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more."]
+    if num_documents < ENOUGH_DOCUMENTS or num_tokens < ENOUGH_TOKENS:
+        advice += ["Use more text, or a larger data.validation_fraction."]
     return (
         f"Validation has {counted(num_documents, 'document')} with {counted(num_tokens, 'token')}, and an evaluation "
         f"reads {read:,} of them: with fewer than {ENOUGH_DOCUMENTS} documents or {ENOUGH_TOKENS:,} tokens, a "

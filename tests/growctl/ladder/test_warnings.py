@@ -131,7 +131,9 @@ def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> No
         ((50, 100_000), None, []),
         ((49, 100_000), None, ["larger data.validation_fraction"]),
         ((6, 9_000), None, ["6 documents with 9,000 tokens, and an evaluation reads 9,000 of them"]),
-        ((80, 500_000), 6249, ["Set evaluation.max_sequences to 6,250 or more."]),
+        ((80, 500_000), 6249, ["few documents. Set evaluation.max_sequences to 6,250 or more."]),
+        ((49, 500_000), 6250, ["few documents. Use more text"]),
+        ((49, 500_000), 6249, ["6,250 or more. Use more text"]),
     ],
 )
 def test_a_small_validation_set_or_little_of_it_is_a_warning_once_prepared(tmp_path, validation, sequences, said):
