@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model.cache import LayerCache
 from model.config import Norm, RotaryScaling
+from model.documents import AttentionMask, attention_in_blocks
 
 FAST_TURNS, SLOW_TURNS = 32, 1
 """YaRN's beta and alpha: a pair of dimensions that turns more often than FAST_TURNS in the training length keeps its
@@ -116,7 +117,7 @@ def self_attention(
     v_BTD: Tensor,
     head_width: int,
     table: RotaryTable,
-    mask_BHTT: Tensor | None = None,
+    mask: AttentionMask | None = None,
     past: LayerCache | None = None,
     is_causal: bool = True,
 ) -> Tensor:
@@ -124,8 +125,8 @@ def self_attention(
     `is_causal`, otherwise all.
 
     With K < H heads of keys and values, each serves H / K query heads in order (grouped queries, arXiv 2305.13245).
-    `mask_BHTT` (model/documents.py) says instead what the queries may see. With `past`, the new keys and values are
-    appended to it, and the queries see what its own mask says, by default all that it returns.
+    `mask`, (B, H, T, T) or one of blocks (model/documents.py), says instead what the queries may see. With `past`, the
+    new keys and values are appended to it, and the queries see what its own mask says, by default all that it returns.
     """
     dtype = attention_dtype(q_BTD)
 
@@ -138,7 +139,10 @@ def self_attention(
     grouped = {"enable_gqa": True} if q_BHTE.shape[1] != k_BKTE.shape[1] else {}
     if past is not None:
         k_BKTE, v_BKTE = past.append(k_BKTE, v_BKTE)
-        mask_BHTT, is_causal = past.mask_BHTC, past.is_causal
-    is_causal = is_causal and mask_BHTT is None
-    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask_BHTT, is_causal=is_causal, **grouped)
+        mask, is_causal = past.mask_BHTC, past.is_causal
+    if mask is None or isinstance(mask, Tensor):
+        is_causal = is_causal and mask is None
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, mask, is_causal=is_causal, **grouped)
+    else:
+        out_BHTE = attention_in_blocks(q_BHTE, k_BKTE, v_BKTE, mask)
     return out_BHTE.transpose(1, 2).flatten(-2).to(q_BTD.dtype)

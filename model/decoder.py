@@ -16,6 +16,7 @@ from model.cache import LayerCache
 from model.config import Norm
 from model.decoder_config import DecoderBlockConfig, DecoderConfig, decoder_shapes
 from model.depth import WRITES_RESIDUAL
+from model.documents import AttentionMask
 from model.language_model import LanguageModel
 
 
@@ -103,7 +104,7 @@ class DecoderBlock(nn.Module):
                 self.add_module(part, Writing(own) if part in WRITES_RESIDUAL else Reading(own))
 
     def forward(
-        self, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None = None, past: LayerCache | None = None
+        self, x_BTD: Tensor, table: RotaryTable, mask: AttentionMask | None = None, past: LayerCache | None = None
     ) -> Tensor:
         """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
         h_BTD, width = self.attention_norm(x_BTD), self.config.head_width
@@ -111,9 +112,7 @@ class DecoderBlock(nn.Module):
         if self.config.qk_norm:
             q_BTD, k_BTD = self.query_norm(q_BTD, width), self.key_norm(k_BTD, width)
         is_causal = self.config.image is None
-        middle_BTD = x_BTD + self.projection(
-            self_attention(q_BTD, k_BTD, v_BTD, width, table, mask_BHTT, past, is_causal)
-        )
+        middle_BTD = x_BTD + self.projection(self_attention(q_BTD, k_BTD, v_BTD, width, table, mask, past, is_causal))
         h_BTD = self.ffn_norm(x_BTD if self.config.parallel_residual else middle_BTD)
         return middle_BTD + self.down(self._activated(h_BTD))
 

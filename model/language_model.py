@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from model.attention import RotaryTable, attention_dtype, rotary_table
 from model.cache import KVCache
 from model.config import Kernels, RotaryScaling
-from model.documents import attention_mask, document_starts
+from model.documents import FLEX_HEAD_WIDTH, AttentionMask, attention_mask, block_mask, document_starts
 from model.errors import UserError
 from model.images import PatchEmbedding, pooled, target_cross_entropy
 from model.kernels import launch as triton_kernels
@@ -148,16 +148,22 @@ class LanguageModel(nn.Module):
                 x_BTD = block(x_BTD, table, past=past)
             cache.advance(length)
             return self.final_norm(x_BTD)
-        windows, dtype = self.config.windows(length), attention_dtype(x_BTD)
-        masked = {window for window in windows if window or end_id is not None}
-        masks = {window: attention_mask(start_BT, start_BT, dtype, window) for window in masked}
+        windows = self.config.windows(length)
+        masks = {window: self._mask(start_BT, window, x_BTD) for window in windows if window or end_id is not None}
         blocks = zip(self.blocks.values(), windows, strict=True)
-        layers = [partial(block, mask_BHTT=masks.get(window)) for block, window in blocks]
+        layers = [partial(block, mask=masks.get(window)) for block, window in blocks]
         if self.recompute_every and self.training and torch.is_grad_enabled():
             return self.final_norm(recomputed_blocks(layers, self.recompute_every, x_BTD, table))
         for layer in layers:
             x_BTD = layer(x_BTD, table)
         return self.final_norm(x_BTD)
+
+    def _mask(self, start_BT: Tensor, window: int | None, like: Tensor) -> AttentionMask:
+        """What the layers with that window may see. GPUs compute it in blocks, except operator by operator."""
+        in_blocks = like.is_cuda and like.dtype != torch.float64 and self.config.head_width >= FLEX_HEAD_WIDTH
+        if in_blocks and self.kernels != "eager":
+            return block_mask(start_BT.expand(len(like), -1), window)
+        return attention_mask(start_BT, start_BT, attention_dtype(like), window)
 
 
 def bare_model(model: nn.Module) -> LanguageModel:

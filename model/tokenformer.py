@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from model.attention import RotaryTable, normalized, normalized_heads, self_attention
 from model.cache import LayerCache
 from model.config import Kernels
+from model.documents import AttentionMask
 from model.language_model import LanguageModel
 from model.pattention import Pattention
 from model.shapes import ModelConfig
@@ -37,7 +38,7 @@ class TokenformerBlock(nn.Module):
         )
 
     def forward(
-        self, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None = None, past: LayerCache | None = None
+        self, x_BTD: Tensor, table: RotaryTable, mask: AttentionMask | None = None, past: LayerCache | None = None
     ) -> Tensor:
         """(B, T, D) in, (B, T, D) out. With `past`, the positions that it holds come before those of x."""
         h_BTD = normalized(x_BTD, self.norm, self.norm_epsilon)
@@ -45,7 +46,7 @@ class TokenformerBlock(nn.Module):
         if self.qk_norm:
             q_BTD, k_BTD = (normalized_heads(each, self.head_width, self.norm_epsilon) for each in (q_BTD, k_BTD))
         x_BTD = x_BTD + self.projection(
-            self_attention(q_BTD, k_BTD, v_BTD, self.head_width, table, mask_BHTT, past, self.is_causal)
+            self_attention(q_BTD, k_BTD, v_BTD, self.head_width, table, mask, past, self.is_causal)
         )
         return x_BTD + self.ffn(normalized(x_BTD, self.norm, self.norm_epsilon))
 

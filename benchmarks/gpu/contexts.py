@@ -1,6 +1,8 @@
-"""Measures training speed by context length: the largest Tokenformer and a Transformer of its size.
+"""Measures training speed by context length: the largest Tokenformer, the same with windows, and a Transformer of its
+size.
 
-A Tokenformer's width does not grow, so attention over data tokens is a smaller share of its work.
+A Tokenformer's width does not grow, so attention over data tokens is a smaller share of its work. Compiled on a GPU,
+windows leave out the blocks of scores that no token sees (FlexAttention).
 """
 
 from functools import partial
@@ -19,8 +21,10 @@ ORDER: tuple[tuple[Kernels, int | None], ...] = (("compiled", 1), ("eager", None
 def measure(section: Section) -> None:
     """Measures both families, and computes a ratio as soon as both have a row."""
     settings = section.settings
+    full = tokenformer(settings, settings.largest)
     configs: dict[str, ModelConfig] = {
-        "tokenformer": tokenformer(settings, settings.largest),
+        "tokenformer": full,
+        "windowed": full.model_copy(update={"attention_window": settings.window}),
         "transformer": decoder_config(**settings.transformer),
     }
     section.facts["ratios"] = []

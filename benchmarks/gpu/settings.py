@@ -42,6 +42,9 @@ class Settings:
     contexts: tuple[int, ...]
     """Context lengths in the order in which they are measured."""
 
+    window: int
+    """How many positions a token of the windowed Tokenformer attends to."""
+
     micro_batches: int
     """Micro-batches per optimizer step."""
 
@@ -78,6 +81,7 @@ PAPER = Settings(
     },
     context=1024,
     contexts=(8192, 1024, 16384, 4096, 2048),
+    window=1024,
     micro_batches=4,
     warm_up_steps=3,
     steps=5,
@@ -97,6 +101,7 @@ TRIAL = Settings(
     transformer={"vocab_size": 30, "num_layers": 1, "num_heads": 1, "hidden_size": 8, "ffn_tokens": 16},
     context=4,
     contexts=(8, 4),
+    window=2,
     micro_batches=2,
     warm_up_steps=1,
     steps=1,

@@ -133,8 +133,9 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and those before it; by default all. It is a mask, so training takes
-    as long as without it; FLOPs count what the window holds."""
+    """How many tokens a token attends to: itself and those before it; by default all. FLOPs count what the window
+    holds. Only `compiled` and `triton` kernels on a GPU skip the rest (FlexAttention); elsewhere a mask hides it, and
+    training takes as long as without a window."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None

@@ -9,10 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import flex_attention
 
+from model import documents
 from model.config_growth import grow_config
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
 from model.initialization import build_model
+from model.language_model import LanguageModel
 from model.policy import GrowthPolicy
 from model.shapes import ModelConfig
 from tests.model.growths import small_config, small_decoder
@@ -85,6 +88,30 @@ def test_float64_gradients_through_a_window_are_those_of_finite_differences(conf
         return torch.func.functional_call(model, dict(zip(parameters, values, strict=True)), (IDS, IDS.roll(-1, 1)))
 
     assert torch.autograd.gradcheck(loss, tuple(parameters.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.family)
+@pytest.mark.parametrize(("window", "end_id"), [(None, END), (100, None), (40, END)])
+def test_attention_in_blocks_gives_the_logits_and_gradients_of_the_mask(monkeypatch, config, window, end_id):
+    """Without the compiler, and with the check disabled by which FlexAttention refuses gradients on CPUs."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(documents, "_compiled", lambda name: getattr(flex_attention, name))
+    config = with_window(config, window, 2 if window else None, document_end_id=end_id, head_width=16)
+    model, ids, found = build_model(config, seed=4).double(), random_ids(2, 384), []
+    for in_blocks in (False, True):
+        if in_blocks:
+            monkeypatch.setattr(LanguageModel, "_mask", _mask_of_blocks)
+        loss = model(ids, ids.roll(-1, 1))
+        found.append([model(ids), *torch.autograd.grad(loss, list(model.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+
+
+def _mask_of_blocks(_model, start_BT, window, like):
+    mask = documents.block_mask(start_BT.expand(len(like), -1), window)
+    assert mask.sparsity() > 0, "blocks of 128 x 128 in which no query sees a key are left out"
+    return mask
 
 
 def test_a_new_position_reads_no_more_of_the_cache_than_the_window():
