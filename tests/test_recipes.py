@@ -54,10 +54,7 @@ WITH_THEIR_OWN_TESTS = ("Grow a model in memory", "Grow a model in depth")
 
 @pytest.mark.parametrize("heading", [heading for heading in RECIPES if not heading.startswith(WITH_THEIR_OWN_TESTS)])
 def test_every_other_recipe_runs(run, heading):
-    names = run(heading)
-    if "policy of your own" in heading:
-        ids_BT = torch.arange(8)[None]
-        torch.testing.assert_close(names["grown"](ids_BT), names["model"](ids_BT))
+    run(heading)
 
 
 def test_the_recipe_for_growth_leaves_a_checkpoint_of_what_it_trained(run, prepared):

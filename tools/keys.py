@@ -23,10 +23,8 @@ _START = """\
 <!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
 Every key of a [schedule](schedules.md), with the values it may have, its unit and its default. A key without a default
-is optional, unless it says *required*. A dot leads into a block: `training.batch_size` is the key `batch_size` of the
-block `training`. `N` is the number of an entry in a list, counted from 0: `stages.0.train_tokens` is the budget of the
-first stage. You can set each key in the file or on the command line: `growctl plan quickstart training.batch_size=32`.
-`growctl schema` prints the same as a JSON Schema, for editors.
+is optional, unless it says *required*. A dot leads into a block, and `N` is the number of an entry in a list, counted
+from 0: `stages.0.train_tokens` is the budget of the first stage. `growctl schema` prints the same as a JSON Schema.
 
 A *count* is a whole number from 1 on, also written `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h` or
 seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes. Upper limits of 100,000 or more are left out.
@@ -98,6 +96,7 @@ class Key:
         if unit and (unit in ("seconds", "bytes") or unit.startswith("pure number") or self._says(unit)):
             unit = None
         allowed, values, description = self.allowed, self.schema.get("enum", ()), self.description
+        description = re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", description)
         for word in re.findall(r"`([\w-]+)`", allowed):
             description = re.sub(rf"(?<![\w`{{-]){word}:", f"`{word}`:", description)
         if default and (allowed == "`true`, `false`" or (values and all(f"{v}:" in self.description for v in values))):
@@ -116,10 +115,15 @@ def every_key() -> Iterator[Key]:
 
 def page() -> str:
     """The text of docs/keys.md."""
-    sections = ""
+    sections, shown = "", dict[str, str]()
     for path, block in blocks_by_path(Schedule):
         title, meaning = f"`{path}`" if path else "The top level", _one_line(_BLOCKS[block.__name__]["description"])
-        sections += f"\n## {title}\n\n{_wrapped(meaning)}\n\n" + ("" if path else _defaults())
+        sections += f"\n## {title}\n\n"
+        if first := shown.get(block.__name__):
+            sections += f"As [`{first}`](#{first.replace('.', '').lower()}).\n"
+            continue
+        shown[block.__name__] = path
+        sections += f"{_wrapped(meaning)}\n\n" + ("" if path else _defaults())
         sections += "".join(_entries(path, list(_keys(path, _BLOCKS[block.__name__]))))
     return _START + sections
 

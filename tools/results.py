@@ -10,6 +10,9 @@ from tools.tables import NOT_MEASURED, REPOSITORY, Rows, held, judged, number, t
 
 RESULTS = REPOSITORY / "benchmarks/results"
 
+PATTENTIONS = ((768, 576), (768, 8560), (64, 16), (64, 256))
+"""The widths and numbers of tokens to show: the least and the most of the paper's models and of the quickstart's."""
+
 FLOOR_GOALS = {"fp32": 1.10, "bf16": 1.15}
 """The largest allowed ratio of the layer's time to the floor, by dtype."""
 
@@ -68,7 +71,7 @@ def _pattention(found: Any) -> Rows:
     sizes: dict[tuple[int, int], dict[str, Any]] = {}
     for row in found["rows"]:
         sizes.setdefault((row["width"], row["num_tokens"]), {})[row["dtype"]] = row
-    for (width, num_tokens), by_dtype in sizes.items():
+    for (width, num_tokens), by_dtype in [size for size in sizes.items() if size[0] in PATTENTIONS]:
         cells = {"width, n": f"{width}, {num_tokens:,}"}
         for dtype, goal in FLOOR_GOALS.items():
             over, quartiles = by_dtype[dtype]["over_floor"], by_dtype[dtype]["over_floor_quartiles"]["ours"]

@@ -224,11 +224,7 @@ class ControlBlock(Block):
     """A kind of run that growctl generates to compare the ladder with."""
 
     kind: Annotated[ControlKind, example("best-scratch")]
-    """tokenformer-scratch: the last size from scratch. decoder-scratch: the decoder nearest to it in parameters, from
-    scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of every finished model
-    (`releases`) from scratch, at that model's cost. single-jump: the first stage, then the last size in one growth.
-    official-growth: the ladder, grown as the official code does. ungrown: the start checkpoint trained on at its own
-    size."""
+    """What it trains: docs/schedules.md has a table."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of the finished model's); one run
     for each. Three or more let the report find the point of equal loss."""

@@ -62,11 +62,8 @@ class SourceSpec(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1, examples=["/data/books/"])
-    """`python-stdlib`, or a text file, a folder or a glob, by a local path or any fsspec URL (`s3://`, `gs://`,
-    `hf://`). `.jsonl` holds a JSON document a line, `.parquet` one a row, `.tar` the samples of a WebDataset; all other
-    files are UTF-8 text: a file of a folder is a document; a single file, or one above 1 MiB, is cut into pieces of
-    whole lines, about 16,000 characters each. Files may be compressed. Or a prepared dataset: its directory, or a URL
-    of one."""
+    """`python-stdlib`, or a text file, a folder, a glob or a prepared dataset, by a local path or any fsspec URL
+    (`s3://`, `gs://`, `hf://`). The ending of a file's name decides how it is read (docs/your-data.md)."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Which files of a folder to read: a glob relative to the folder. By default all that are not hidden."""
