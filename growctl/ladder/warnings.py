@@ -105,7 +105,8 @@ def _earlier_times(plan: Plan, runs_dir: Path) -> Iterator[str]:
 
     if not math.isnan(seconds(True, *plan.runs)):
         alone = f", the ladder alone {span(plan)}" if plan.controls else ""
-        names = ", ".join(dict.fromkeys(name for name, *_ in speeds))
+        first, *others = dict.fromkeys(name for name, *_ in speeds)
+        names = f"{first} and {len(others)} more" if others else first
         yield f"At the speed of earlier runs on this machine ({names}), all of it takes {span(*plan.runs)}{alone}."
 
 
