@@ -22,6 +22,8 @@ LARGE = "attention_tokens: 64, ffn_tokens: 256"
 JUMP = "growth.allow_jump=true"
 INSIDE_DECAY = ("learning_rate.decay=1.0", "growth.rewarmup={steps: 40, of: all}")
 """A linear decay over the whole run, and a second warm-up, as arXiv 2609.19107 has them."""
+COSINES = ("learning_rate.shape=cosine", "learning_rate.span=stage")
+"""A cosine for each stage."""
 
 
 def tokens(share: float = 0.5) -> tuple[str, ...]:
@@ -30,9 +32,10 @@ def tokens(share: float = 0.5) -> tuple[str, ...]:
     return (f"stages=[{base}, {{name: grown, {LARGE}}}]",)
 
 
-def depth(share: float = 0.5) -> tuple[str, ...]:
-    """From 2 layers to 4 at a share of the FLOPs."""
-    return "model.num_layers=2", f"stages=[{{name: base, {LARGE}, until: {share}}}, {{name: grown, num_layers: 4}}]"
+def depth(share: float = 0.5, first: int = 2, last: int = 4) -> tuple[str, ...]:
+    """From the first number of layers to the last at a share of the FLOPs."""
+    base = f"{{name: base, {LARGE}, until: {share}}}"
+    return f"model.num_layers={first}", f"stages=[{base}, {{name: grown, num_layers: {last}}}]"
 
 
 def scratch(num_layers: int) -> tuple[str, ...]:
@@ -59,7 +62,16 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "depth-inside-decay": (*depth(), *INSIDE_DECAY),
     **{f"tokens-at-{100 * share:.0f}": tokens(share) for share in (0.3, 0.7)},
     **{f"depth-at-{100 * share:.0f}": depth(share) for share in (0.3, 0.7, 0.8)},
+    "recipe-deep-vanilla-grow": (
+        *("growth=deep-vanilla-grow", "learning_rate.warmup_steps=40", "learning_rate.decay=1.0"),
+        *depth(0.5, last=3),
+    ),
+    "recipe-one-layer": ("growth=one-layer", "learning_rate.decay=0.1", *depth(0.8, first=1, last=3)),
+    "recipe-g-stack": ("growth=g-stack", *COSINES, *depth(0.03, first=1)),
+    "recipe-sparkling": ("growth=sparkling", *tokens()),
+    "recipe-official": ("growth={preset: official}", *COSINES, *tokens()),
 }
+"""Recipes are published ones (schedules/growth/), at the share of the budget at which each grows."""
 
 
 def made(text: str) -> list[Row]:

@@ -1,5 +1,6 @@
 """Makes the tables of docs/ that show what training ended at, from benchmarks/results/."""
 
+import json
 import math
 import statistics
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any
 
 from growctl.text.formatting import short_count
 from stages.counted import counted
-from tools.tables import Rows
+from tools.tables import REPOSITORY, Rows
 
 STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776}
 """For 95 %, by the number of values."""
@@ -75,11 +76,40 @@ def _optimizers(found: Any) -> Rows:
 def _muon_growth(found: Any) -> Rows:
     groups: dict[tuple[int, str], list[Any]] = {}
     for row in found["rows"]:
-        groups.setdefault((row["tokens_per_parameter"], row["name"].split("-")[0]), []).append(row)
+        if not row["name"].startswith("recipe-"):
+            groups.setdefault((row["tokens_per_parameter"], row["name"].split("-")[0]), []).append(row)
     for (ratio, kind), rows in groups.items():
         label = kind if ratio == 20 else f"{kind} ({ratio} tokens a parameter)"
         named = {row["name"].removeprefix(kind).replace("-", " ").strip(): row for row in rows}
         yield from _compared("what is trained", label, named, named.get(""))
+
+
+PRESETS = {
+    "deep-vanilla-grow": ("Deep Vanilla Grow", "2 -> 3 layers at 50 %, inside a linear decay"),
+    "one-layer": ("zero/one-layer", "1 -> 3 layers at 80 %"),
+    "g-stack": ("G_stack", "1 -> 4 layers at 3 %, a cosine for each stage"),
+    "sparkling": ("SPARKLING", "164k -> 262k in parameter tokens at 50 %"),
+    "official": ("Tokenformer", "the same, a cosine for each stage"),
+}
+"""By the name of the growth block: the method, and what benchmarks/muon_growth.py trains with it."""
+
+
+def _recipes(found: Any) -> Rows:
+    """The multipliers that papers claim for their recipes, beside what the recipes end at here."""
+    published = json.loads((REPOSITORY / "benchmarks/results/published_multipliers.json").read_text())["rows"]
+    rows = {row["name"]: row for row in found["rows"] if row["tokens_per_parameter"] == 20}
+    for name, (method, trained) in PRESETS.items():
+        claims = [row for row in published if row["method"] == method]
+        values = sorted({claim["multiplier"] for claim in claims})
+        if row := rows.get(f"recipe-{name}"):
+            yield {
+                "recipe": f"`{name}`",
+                "published, against": f"{' to '.join(f'{v}x' for v in values[:: max(len(values) - 1, 1)])}, "
+                f"{claims[0]['opponent']}",
+                "trained here": trained,
+                "loss (by seed)": _losses(row),
+                "minus 3 layers from scratch": _difference(row, rows["scratch-3-layers"]),
+            }
 
 
 def _blocks(found: Any) -> Rows:
@@ -202,6 +232,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
     "muon-growth": ("muon_growth", _muon_growth),
+    "recipes": ("muon_growth", _recipes),
     "blocks": ("decoders", _blocks),
     "grown-decoders": ("decoders", _grown_decoders),
     "answers": ("three_questions", _answers),
