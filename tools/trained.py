@@ -228,6 +228,44 @@ def _interval(value: float | None, ends: list[float] | None) -> str:
     return f"{value:+.3f}" + (f" ({ends[0]:+.3f} to {ends[1]:+.3f})" if ends else "")
 
 
+def _law(found: Any) -> Rows:
+    """The coefficients of the law, and why a term is left out."""
+    for name, value in (found["parameters"] | found["terms"]).items():
+        ends = f"{value['low']:.3g} to {value['high']:.3g}"
+        yield {"coefficient": name, "estimate": f"{value['estimate']:.3g}", "95% interval": ends}
+    for name, reason in found["dropped"].items():
+        yield {"coefficient": name, "estimate": "-", "95% interval": reason}
+
+
+def _law_tests(found: Any) -> Rows:
+    """What docs/law.md says decides."""
+    from scipy.stats import binomtest  # slow
+
+    held_out = found["held_out"]
+    error = statistics.median(abs(each["measured"] - each["predicted"]) for each in held_out)
+    noise = statistics.median(each["standard_error"] for each in held_out)
+    yield {
+        "held out": f"median error of {len(held_out)} means",
+        "goal": f"{1.5 * noise:.3f} nats: 1.5 standard errors",
+        "measured": f"{error:.3f} nats",
+    }
+    paired = [(each["predicted_difference"], each["measured_difference"]) for each in held_out if each["is_grown"]]
+    misses = [predicted - measured["estimate"] for predicted, measured in paired]
+    yield {
+        "held out": f"paired error of {len(misses)} ladders",
+        "goal": "-",
+        "measured": f"median {statistics.median(map(abs, misses)):.3f} nats; mean {statistics.mean(misses):+.3f}",
+    }
+    advice = [each["advice"] for each in held_out if each["is_grown"]]
+    right, wrong, open_ = (advice.count(word) for word in ("right", "wrong", "undecided"))
+    share = binomtest(right, right + wrong).proportion_ci(method="exact")
+    yield {
+        "held out": "advice",
+        "goal": "-",
+        "measured": f"{right} right, {wrong} wrong, {open_} undecided; right {share.low:.0%} to {share.high:.0%}",
+    }
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
@@ -237,6 +275,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "grown-decoders": ("decoders", _grown_decoders),
     "answers": ("three_questions", _answers),
     "routed": ("routed", lambda found: _routed(found, ROUTED)),
+    "law": ("law", _law),
+    "law-tests": ("law", _law_tests),
     "windows": ("routed", lambda found: _routed(found, WINDOWS)),
 }
 """The results file and the rows of every table, by the name of its marks."""
