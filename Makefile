@@ -1,4 +1,4 @@
-# growctl: `make quickstart` is the first command for a newcomer. Needs Python 3.11+, g++ and access to PyPI.
+# growctl: newcomers begin with `make quickstart`. It needs Python 3.11+ and PyPI; tests need g++ too.
 
 PYTHON ?= python3
 VENV := .venv

@@ -17,8 +17,8 @@ PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Kernels = Literal["eager", "compiled", "triton"]
 """How a model computes: `eager` runs operator by operator, `compiled` compiles each block, `triton` uses Triton kernels
-for Pattention and the loss. Only `eager` computes the same bits in every process: the others time some of their kernels
-and choose the fastest."""
+for Pattention and the loss. Only `eager` is known to compute the same bits in every process: the compiler times some
+kernels and chooses the fastest."""
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -79,12 +79,12 @@ class ImageInput(Strict):
     size: Annotated[PositiveInt, example(224, "pixels")]
     """Height and width of an image."""
     patch: Annotated[PositiveInt, example(16, "pixels")]
-    """Height and width of a patch, which divide those of the image."""
+    """Height and width of a patch; must divide `size`."""
     channels: Annotated[Literal[1, 3], example(1, "channels")] = 3
-    """Channels of an image: 3 are red, green and blue, 1 is its brightness."""
+    """Channels of an image: 3 for RGB, 1 for brightness."""
     pooling: Annotated[Literal["class_token", "mean"], example("mean")] = "class_token"
-    """What the output head reads: the final norm's output at the class token, a learned data token before the patches,
-    or its mean over all patches."""
+    """Which output of the final norm the output head reads. class_token: that of a learned data token before the
+    patches. mean: the mean over all patches."""
 
     @property
     def num_patches(self) -> int:

@@ -58,25 +58,26 @@ class GrowthPolicy(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     init: Annotated[Init, example("zero-value")] = "matched"
-    """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
-    square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
+    """Initial keys and values of new parameter tokens. random: as in a new model. matched: random, scaled to the root
+    mean square of the old ones. zero-key: zero keys, random values. zero-value: random keys, zero values. copy: copies
+    of the old tokens."""
     tau: Annotated[TauPolicy, example("frozen")] = "ramp"
-    """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
-    tau stays. anneal: tau stays at the growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once.
-    per-generation: new tokens are normalised apart, with their own tau."""
+    """What happens to tau, the factor on the scores, when a Pattention grows to n tokens. ramp: tau moves to sqrt(n)
+    along with the ramp of the new keys. frozen: tau stays. anneal: tau stays at the growth, then moves to sqrt(n).
+    recompute: tau is sqrt(n) at once. per-generation: new tokens are normalised apart, with their own tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, in units of a new token's standard deviation (`init: copy`); of a widened decoder,
-    relative to a matrix's root mean square."""
+    """Noise added to copies, in standard deviations of a new token (`init: copy`) or, in a widened decoder, relative to
+    a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers go. append: after the last one. interleave: spread evenly between the old ones. copy-stack:
-    copies of all layers, on top of them (G_stack). copy-middle: copies of as many middle layers as are added, right
-    above these (arXiv 2609.19107). Copies need `allow_jump`."""
+    """Where new layers go. append: after the last layer. interleave: evenly between the old layers. These layers start
+    as the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: copies of as many middle
+    layers as are added, right above these (arXiv 2609.19107). Copies need `allow_jump`."""
     moments: Annotated[Moments, example("reset")] = "keep"
-    """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
+    """Whether a growth keeps or resets Adam's moments of the old parameters. Those of new parameters start at zero."""
     routing: Annotated[
         Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
     ] = None
-    """Lets each data token read only some of the new tokens. By default it reads all."""
+    """Lets each data token read only some of the new parameter tokens. By default it reads all."""
     allow_jump: Annotated[bool, example(True)] = False
     """Whether a growth may change the function that the model computes."""
 

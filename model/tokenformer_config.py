@@ -28,15 +28,16 @@ def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
 
 
 class Routing(Strict):
-    """A generation of which each data token reads a part: the best `read` of `groups` groups of tokens. The layers that
-    a growth adds are read whole."""
+    """Lets each data token read only `read` of the `groups` groups of parameter tokens in a generation. Layers that
+    growth adds are read whole."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     groups: Annotated[int, Field(ge=2, le=4096), example(8, "groups")]
-    """Groups of equal size that the tokens form."""
+    """Number of equal groups into which the tokens are divided."""
     read: Annotated[PositiveInt, example(2, "groups")]
-    """How many groups a data token reads: those whose mean keys point most in the direction of the input."""
+    """Groups that a data token reads: those whose mean key has the highest cosine with it, plus a bias that balances
+    the groups."""
 
     @model_validator(mode="after")
     def _reads_what_there_is(self) -> Self:

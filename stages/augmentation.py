@@ -27,30 +27,31 @@ class RandAugment(Strict):
     num_ops: Annotated[PositiveInt, example(2, "operations")] = 2
     """Operations on each image, drawn from fourteen."""
     magnitude: Annotated[NonNegativeInt, Field(le=30), example(9, "of 30")] = 9
-    """Strength of the operations, in thirtieths of the strongest."""
+    """Strength of the operations; the strongest is 30."""
 
 
 class Augmentation(Strict):
-    """What training does to an image, and to its target. Evaluation does none of it."""
+    """How training changes images and their targets. Evaluation changes neither."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
-    """The least and the most share of an image's area in a random crop, with an aspect ratio from 3/4 to 4/3, resized
-    to the model's size. By default the shorter side is resized and the centre cut out, as in evaluation."""
+    """Smallest and largest share of an image's area in a random crop, which has an aspect ratio from 3/4 to 4/3 and is
+    resized to the model's size. By default, as in evaluation, the shorter side is resized and the centre cut out."""
     flip: Annotated[bool, example(True)] = False
     """Whether half of the images are mirrored, left to right."""
     randaugment: RandAugment | None = None
     """Random operations on colours and geometry; needs torchvision: `pip install 'growctl[images]'`."""
     erasing: Annotated[Share, example(0.25, "probability")] = 0.0
-    """Random erasing (arXiv 1708.04896): how often a rectangle of 2 to 33 % of the image is filled with grey."""
+    """Probability of random erasing (arXiv 1708.04896), which fills a rectangle of 2 to 33 % of an image with grey."""
     mixup: Annotated[Alpha, example(0.8, "alpha")] = 0.0
-    """Mixup (arXiv 1710.09412): pairs of images are blended, with a share from a beta distribution with this alpha."""
+    """Mixup: pairs of images are blended, with shares drawn from a beta distribution with this alpha (arXiv
+    1710.09412)."""
     cutmix: Annotated[Alpha, example(1.0, "alpha")] = 0.0
-    """CutMix (arXiv 1905.04899): pairs of images exchange a rectangle, whose area is drawn likewise. With `mixup` too,
-    each pair gets one of the two, at random."""
+    """CutMix: pairs of images exchange a rectangle, whose share of the area is drawn from a beta distribution with this
+    alpha (arXiv 1905.04899). With `mixup` too, each pair gets one of the two, at random."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0), example(0.1, "probability")] = 0.0
-    """The probability of a target that is spread evenly over all classes."""
+    """Share of a target's probability that is spread evenly over all classes."""
 
     @property
     def mixes(self) -> bool:

@@ -162,22 +162,24 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
+    """What growctl does after it has rejected an update. It rejects every update whose gradient is not finite."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     non_finite: Annotated[Action, example("rollback")] = "skip"
-    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
-    data since. stop: stop the run."""
+    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to the last checkpoint and
+    skip the data read since. stop: stop the run."""
     spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is far above earlier ones: as above, or ignore it and train on the step."""
+    """What to do if a step's loss is a spike (`spike_z`). `ignore` trains on the step; for the others, see
+    `non_finite`."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
-    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
+    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations (1.48 times
+    the median absolute deviation)."""
     window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
-    """Steps whose losses give that median and deviation. There are no spikes until the warm-up and the ramp are over
-    and the window is full."""
+    """Number of steps whose losses give the median and the deviation for `spike_z`. Detection begins when warm-up and
+    ramp are over and the window is full."""
     most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
-    """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
+    """Maximum number of steps skipped in a row, and of rollbacks to the same checkpoint. The next one stops the run."""
 
 
 class MixtureSpan(Strict):

@@ -62,48 +62,49 @@ DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "f
 
 
 class RotaryScalingBlock(Block):
-    """The scaling of a rotary embedding that a model trains with, such as that of an imported one."""
+    """The scaling of rotary frequencies that a model trains with, such as that of an imported model."""
 
     kind: Annotated[Literal["linear", "llama3"], example("llama3")]
-    """linear: all frequencies are divided by the factor. llama3: only slow ones are."""
+    """linear: divides all frequencies by `factor`. llama3: divides only the low ones."""
     factor: Annotated[PositiveFloat, example(8.0, "pure number")]
-    """What frequencies are divided by."""
+    """Divisor of the frequencies."""
     trained_length: Annotated[Count, example(8192, "data tokens")]
-    """Context length that the model was trained with before it was scaled."""
+    """Context length in training before the scaling, in data tokens."""
     low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
-    """llama3: frequencies with fewer turns than this are divided by the whole factor."""
+    """With `llama3`, frequencies that turn less often than this within `trained_length` are divided by the whole
+    `factor`."""
     high_turns: Annotated[PositiveFloat, example(4.0, "turns in trained_length")] = 4.0
-    """llama3: frequencies with more turns than this stay."""
+    """With `llama3`, frequencies that turn more often than this within `trained_length` stay unchanged."""
 
 
 class ModelBlock(Block):
-    """The model: the settings that all stages of a run share."""
+    """Settings of the model that all stages share."""
 
     family: Annotated[Literal["tokenformer", "decoder"], example("tokenformer")] = "tokenformer"
-    """tokenformer: all linear layers of a block are Pattentions. decoder: linear layers, as in GPT-NeoX or Llama."""
+    """tokenformer: Pattentions in place of linear layers. decoder: linear layers, as in GPT-NeoX or Llama."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
-    """Blocks before any stage changes the depth. 0 (tokenformer): only the embedding, the final norm and the output
-    head."""
+    """Number of layers (blocks), until a stage changes it. With 0, a tokenformer is only the embedding, the final norm
+    and the output head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Annotated[Width, example(4, "heads")]
-    """Attention heads; must divide hidden_size unless head_width is set."""
+    """Attention heads; must divide `hidden_size` unless `head_width` is set."""
     num_kv_heads: Annotated[Width | None, example(2, "heads")] = None
-    """Heads of keys and values; each serves a group of attention heads. Must divide num_heads, which is the default."""
+    """Heads of keys and values, each shared by a group of attention heads. Must divide `num_heads` (the default)."""
     head_width: Annotated[Width | None, example(64, "dimensions")] = None
-    """Width of a head; by default hidden_size / num_heads."""
+    """Width of a head; by default `hidden_size` / `num_heads`."""
     norm: Annotated[Norm, example("rmsnorm")] = "layernorm"
-    """The norms of the residual stream."""
+    """Type of the norms in the residual stream."""
     norm_epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-5
-    """What the norms add to the mean square before they divide by its root."""
+    """Epsilon of the norms, added under the square root."""
     qk_norm: Annotated[bool, example(True)] = False
     """Whether queries and keys get an RMSNorm over each head."""
     tie_embeddings: Annotated[bool, example(False)] = True
-    """Whether the output head is the embedding."""
+    """Whether the output head shares the embedding's weights."""
     ffn_tokens: Annotated[Count | None, example(3072, "units")] = None
-    """Units of a decoder's FFN, before any stage changes them."""
+    """Units of a decoder's FFN, until a stage changes their number."""
     activation: Annotated[Activation, example("swiglu")] = "gelu"
-    """Activation of a decoder's FFN. swiglu has a third matrix, a gate."""
+    """Activation of a decoder's FFN; `swiglu` adds a third matrix, the gate."""
     parallel_residual: Annotated[bool, example(True)] = False
     """Whether attention and FFN of a decoder's block read the same input, as in GPT-NeoX."""
     qkv_bias: Annotated[bool, example(False)] = True
@@ -114,18 +115,18 @@ class ModelBlock(Block):
     """Whether a decoder's FFN has biases."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
     """Rows of the embedding; by default `data.vocab_size` or, for a prepared dataset, the entries of its tokenizer.
-    Required with `data.tokenizer`. For images, it is `data.images.num_classes`."""
+    Required with `data.tokenizer`. Not for images, which have `data.images.num_classes`."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
-    """How a Pattention turns products with keys into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm:
-    GELU, then L2 norm. softmax: cannot preserve the function when it grows."""
+    """How a Pattention turns scores into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm: GELU, then
+    L2 norm. softmax: growth preserves the function only with `growth.init` zero-value or copy."""
     routing: Annotated[
         Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
     ] = None
     """Lets each data token read only some of the first stage's parameter tokens. By default it reads all."""
     rotary_fraction: Annotated[float, Field(ge=0.0, le=1.0), example(0.5, "share of a head's dimensions")] = 0.25
-    """Share of each attention head's dimensions that encode the position; 0: the model does not see positions."""
+    """Share of a head's dimensions that the rotary embedding rotates. With 0, the model does not see positions."""
     rotary_base: Annotated[PositiveFloat, example(500_000.0, "pure number")] = 10000.0
-    """Base of the rotary embedding's wavelengths; a larger one suits longer contexts."""
+    """Base of the rotary embedding's wavelengths; a larger base suits longer contexts."""
     rotary_scaling: Annotated[
         RotaryScalingBlock | None, example({"kind": "linear", "factor": 4.0, "trained_length": 2048})
     ] = None
@@ -133,17 +134,17 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and those before it; by default all. FLOPs count what the window
-    holds. Only `compiled` and `triton` kernels on a GPU skip the rest (FlexAttention); elsewhere a mask hides it, and
-    training takes as long as without a window."""
+    """How many tokens a token attends to: itself and those before it; by default all. FLOPs count only these. Only
+    `compiled` and `triton` kernels on a GPU skip the other tokens (FlexAttention); elsewhere a mask hides them, which
+    saves no time."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With `attention_window`: every so many layers, one attends to all tokens before: 4 means layers 3, 7, ...,
-    counted from 0. A layer that a growth adds gets the next number, wherever it is placed."""
+    """With `attention_window`: in one of this many layers, a token attends to all tokens before it. 4 means layers 3,
+    7, ..., counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
-    """Makes it a model of images, which sees all patches of an image at once and learns their places: it has no rotary
-    embedding, and an output head of its own."""
+    """Makes this a model of images. It attends to all patches of an image at once, learns position embeddings in place
+    of rotary ones, and has an output head of its own."""
 
     def shared(self) -> dict[str, Any]:
         """Its values for `model.config`: those that both families have and, of a decoder, its own."""
@@ -159,7 +160,7 @@ class ReleaseBlock(Block):
     """How the learning rate of a release decays."""
 
     decay: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.1
-    """Steps of the release, over which the rate decays, as a share of its stage's steps. MiniCPM (arXiv 2404.06395)
+    """Length of the release, in which the rate decays, as a share of its stage's steps. MiniCPM (arXiv 2404.06395)
     found the default to be enough."""
 
 
@@ -167,46 +168,50 @@ class StageBlock(Block):
     """One stage: a size, trained for a budget."""
 
     name: Annotated[StageName, example("354m")]
-    """Label, unique in the ladder, used in paths and tables."""
+    """Name of the stage in paths and tables; unique in the ladder."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O; by default as before."""
+    """Parameter tokens in each of Q, K, V and O; by default unchanged."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
-    """Parameter tokens in the FFN, or units of a decoder's; by default as before, or more with a decoder's width."""
+    """Parameter tokens in the FFN, or a decoder's FFN units; by default unchanged, but a decoder's units grow with
+    `hidden_size`."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
-    """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
+    """Layers whose tokens grow in this stage, numbered from 0; by default all. Not together with `num_layers`."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Depth from this stage on; by default as before. `growth.depth` places new layers, which start as the identity."""
+    """Number of layers from this stage on; by default unchanged. `growth.depth` says where new layers go and how they
+    start."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
-    """Width of a decoder from this stage on: a whole multiple of the one before. Heads keep their width, so their
-    number grows along."""
+    """Width of a decoder from this stage on: a multiple of the width before. The number of heads grows by the same
+    factor."""
     num_heads: Annotated[Width | None, example(16, "heads")] = None
-    """Attention heads of a decoder from this stage on, in whole groups; by default as before."""
+    """Attention heads of a decoder from this stage on, added in whole groups that share keys and values; by default
+    they grow only with `hidden_size`."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
-    """Budget in data tokens, rounded to whole steps. Set this, train_steps or until."""
+    """Budget in data tokens, rounded to whole steps. Set this, `train_steps` or `until`."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
     until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
-    """With `training.ladder_tokens` or `ladder_flops`: where the stage ends, as a share of that budget. Every stage but
-    the last needs it, and it rises from stage to stage."""
+    """Share of the ladder's budget, `training.ladder_tokens` or `ladder_flops`, at which the stage ends. It rises from
+    stage to stage; every stage but the last needs it."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
-    """Sequences per optimizer step, over all devices; by default `training.batch_size` or, with a `sequence_length` of
-    its own, as many as keep the tokens per step."""
+    """Sequences per optimizer step, over all devices; by default `training.batch_size`. If the stage sets only
+    `sequence_length`, the default keeps the data tokens per step."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
     """Context length; by default `training.sequence_length`. It must divide the longest context of the ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
-    """Steps over which new keys rise, or tau moves, after the growth to this stage; by default the share `growth.ramp`
-    or `growth.anneal` of the stage. If you extend a stage, give it the steps that the shorter one had."""
+    """Steps in which the ramp, the factor on the new keys, rises to 1, or in which tau moves (`growth.tau: anneal`). By
+    default `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the value that
+    it had."""
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
-    """Weights of the sources of `data.mixture` during the stage; by default those of `data.mixture`. A source without a
-    weight, or with 0, is not read."""
+    """Weights of the sources in this stage; by default those in `data.mixture`. A source without a weight, or with 0,
+    is not read."""
     followed: Annotated[
         SkipJsonSchema[list[FollowedWeights] | None], Field(exclude_if=lambda followed: followed is None)
     ] = None
     """In place of `mixture`, for a control: the weights of its ladder's stages, at the same shares of its own steps.
     growctl writes it; users leave it out."""
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
-    """Whether the stage also ends in a finished model: a branch from its end on which the learning rate decays, while
-    the ladder continues undecayed. By default as `releases` says."""
+    """Whether the stage gets a release: a branch from its end on which the learning rate decays, so that its model is
+    finished. The ladder continues undecayed. By default `releases` decides."""
 
 
 ControlKind = Literal[
@@ -221,18 +226,18 @@ ControlKind = Literal[
 
 
 class ControlBlock(Block):
-    """A kind of run that growctl generates to compare the ladder with."""
+    """Runs of one kind, which growctl generates to compare the ladder with."""
 
     kind: Annotated[ControlKind, example("best-scratch")]
-    """What it trains: docs/schedules.md has a table."""
+    """What these runs train (table in docs/schedules.md)."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
-    """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of the finished model's); one run
-    for each. Three or more let the report find the point of equal loss."""
+    """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of each finished model's); one run
+    for each. With three or more, the report can find the FLOPs of equal loss."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]
-    """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. All are tried at the
-    budget nearest to 1, and the best one trains the other budgets. Not for single-jump and official-growth."""
+    """Peak learning rates to try; 1 must be among them. All are tried at the budget nearest to 1, and the best one
+    trains the other budgets. Not for single-jump and official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
     """For best-scratch: also train the last stage's shape with these numbers of layers."""
 
@@ -261,7 +266,7 @@ class Schedule(Block):
     name: Annotated[Name | None, example("my-ladder")] = None
     """Name of the run; by default the file's name."""
     seed: Annotated[int, Field(ge=0, lt=2**32), example(1, "pure number")] = 0
-    """Sets the initial values and the order of the data."""
+    """Seed of the initial weights and the order of the data."""
     data: DataBlock
     model: ModelBlock
     start: StartBlock | None = None
@@ -275,12 +280,12 @@ class Schedule(Block):
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: Anomalies = Anomalies()
     releases: Annotated[Literal["all"] | None, example("all")] = None
-    """all: every stage whose learning rate has not decayed ends in a release, a finished model. By default only the
-    stages with a `release` do."""
+    """all: every stage that ends before the learning rate decays gets a release, which finishes its model. By default
+    only stages with a `release` key get one."""
     controls: list[ControlBlock] = []
     trackers: Annotated[list[TrackerName], example(["tensorboard", "wandb"])] = []
-    """Experiment trackers that show the run too; each needs the extra of its name (`pip install 'growctl[wandb]'`).
-    Offline, unless your environment variables name a server. You may change this when you resume a run."""
+    """Experiment trackers that also show the run. Each needs the extra of its name (`pip install 'growctl[wandb]'`) and
+    works offline unless your environment variables name a server. You may change this when you resume a run."""
     launch: LaunchBlock = LaunchBlock()
 
     def release_of(self, index: int) -> ReleaseBlock | None:

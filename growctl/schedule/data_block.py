@@ -35,23 +35,22 @@ def _text_of_a_corpus(schema: dict[str, Any]) -> None:
 
 
 class MixtureBlock(SourceSpec):
-    """A source of a mixture: a text of its own, and how much of the training samples it gives."""
+    """A source of a mixture: a text and its share of the training samples."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True, json_schema_extra=_text_of_a_corpus)
 
     name: Annotated[SourceName, example("books")]
-    """Label, unique in the mixture, used in `stages.N.mixture`, tables and reports; by default that of its corpus."""
+    """Name of the source in `stages.N.mixture`, tables and reports; unique in the mixture. Optional with `corpus`."""
     weight: Annotated[float, Field(gt=0.0, le=1e9), example(0.3, "pure number")]
-    """Its share of the training samples is this number over the sum of all weights. The validation loss weights the
-    sources by it too, at every stage."""
+    """Weight of the source in the training samples, relative to the sum of all weights, and in the validation loss of
+    every stage."""
     epochs_at_most: Annotated[float | None, Field(gt=0.0, le=1e6), example(4, "epochs")] = None
-    """How often training may read it; by default as often as its weight asks for. Beyond that, `data.when_exhausted`
-    decides."""
+    """Maximum epochs of this source; by default no limit. `data.when_exhausted` decides what happens then."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
-    """A choice for `data` that growctl ships (docs/your-data.md), or a file data/NAME.yaml of yours. It sets the keys
-    of this entry that are not set here, except the tokenizer."""
+    """A corpus that growctl ships (docs/your-data.md), or your own file data/NAME.yaml. It sets the keys that you leave
+    out here, but not the tokenizer."""
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
-    """Rough number of training tokens in the text, from which `plan` computes epochs until the dataset is prepared."""
+    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 
 
 class FollowedWeights(Block):
@@ -95,24 +94,24 @@ class DataBlock(DataSpec):
     """Entries of the byte-level BPE that growctl trains; 8192 by default. Not together with `tokenizer`."""
 
     cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
-    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. The shards opened least
-    recently go first."""
+    """For a prepared dataset at a URL: the most that this machine caches on disk. Shards opened least recently are
+    deleted first."""
 
     retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
     """For a prepared dataset at a URL: how long growctl retries after a network fault before training stops with an
     error. It does not retry if access is denied."""
 
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
-    """Rough number of training tokens in the text, from which `plan` computes epochs until the dataset is prepared."""
+    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 
     document_mask: Annotated[bool, example(True)] = False
     """Whether a token attends only to its own document, with positions counted from the document's start. By default it
-    sees all that comes before in its sequence, as in the published recipe. In a prepared dataset, each document must
-    end in the end of text and contain no other."""
+    attends to everything before it in its sequence, as in the Tokenformer paper. In a prepared dataset, each document
+    must have one end-of-text token, at its end."""
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
-    """How documents become training sequences. concatenate: the stream of all documents is cut every `sequence_length`
-    tokens. best_fit: as few documents as possible are cut, and nothing is padded."""
+    """How documents become training sequences. concatenate: all documents form one stream, which is cut every
+    `sequence_length` tokens. best_fit: as few documents as possible are cut, and nothing is padded."""
 
     attended_tokens: Annotated[
         SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
@@ -126,15 +125,15 @@ class DataBlock(DataSpec):
     """Entries of the tokenizer of a source that is a prepared dataset. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
-    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`; without it, one
-    is trained on equal parts of all of them."""
+    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`; by default,
+    growctl trains it on equal parts of all of them."""
 
     images: Annotated[ImagesBlock | None, Field(exclude_if=lambda images: images is None)] = None
     """Images to train on, in place of a text. The other keys of `data` are for texts; leave them out."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
-    """What follows when a source has been read `epochs_at_most` times. stop: a run that would come to that does not
-    start. others: the other sources take over, in proportion to their weights."""
+    """What happens when a run needs more of a source than `epochs_at_most` allows. stop: the run does not start.
+    others: the other sources take over, in proportion to their weights."""
 
     def attended_at(self, context: int) -> float:
         """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""

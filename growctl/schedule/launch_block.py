@@ -94,17 +94,18 @@ Variable = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class HardwareBlock(Block):
-    """The devices that `plan` assumes. It never guesses a missing value: it leaves the column empty."""
+    """The devices that `plan` assumes. It leaves a column empty rather than guess a value."""
 
     device: Annotated[Device | None, example("h100")] = None
-    """A known device; it sets memory and flops."""
+    """A known device, which sets `memory` and `flops`."""
     memory: Annotated[Size | None, example("40GiB", "bytes")] = None
     """Memory of one device; by default that of `device`."""
     flops: Annotated[FlopsPerSecond | None, example("989T", "FLOPs per second")] = None
-    """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
+    """Peak dense FLOPs per second of one device in the training precision, for example 989T; by default that of
+    `device`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
-    """Share of the peak that training reaches without activation checkpointing, whose extra FLOPs take as long as
-    others. `plan --measure` times real steps instead."""
+    """Share of the peak FLOPs that training reaches without activation checkpointing; `plan` assumes it for recomputed
+    FLOPs too. `plan --measure` times real steps instead."""
     price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
     """Price of one device for one hour, in any currency."""
 
@@ -121,16 +122,16 @@ class HardwareBlock(Block):
 
 
 class HostfileBlock(Block):
-    """Several machines that share a file system, reached through DeepSpeed's own runners (`cluster: hostfile`)."""
+    """Several machines that share a file system, reached through DeepSpeed's runners (`cluster: hostfile`)."""
 
     path: Annotated[str, Field(min_length=1), example("/etc/growctl/hostfile")] = "hostfile"
-    """The hostfile in DeepSpeed's format: one line per machine, `name slots=8`."""
+    """Hostfile in DeepSpeed's format, with one line per machine: `name slots=8`."""
     runner: Annotated[Literal["pdsh", "openmpi"], example("openmpi")] = "pdsh"
-    """How DeepSpeed reaches the machines: pdsh over ssh, or Open MPI."""
+    """How DeepSpeed reaches the machines. pdsh: pdsh over ssh. openmpi: Open MPI."""
     master_address: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"), example("10.0.0.1")] = None
     """Address on which rank 0 listens; by default the first host of the file."""
     master_port: Annotated[int, Field(gt=0, lt=2**16), example(29501, "port number")] = 29500
-    """Port on which rank 0 listens."""
+    """Port number on which rank 0 listens."""
 
 
 class SlurmBlock(Block):
@@ -147,65 +148,69 @@ class SlurmBlock(Block):
     constraint: Annotated[str | None, Field(min_length=1), example("h100")] = None
     """sbatch's --constraint."""
     time_limit: Annotated[Duration, example("36h", "seconds")] = 24 * 3600
-    """Time limit of one job; a run that is not done by then is queued again."""
+    """Time limit of one job; an unfinished run is queued again."""
     warn_before: Annotated[Duration, example("5m", "seconds")] = 120
-    """How long before the limit SLURM warns the job; the workers then save and exit, and the job is queued again."""
+    """How long before the time limit SLURM warns the job. The workers then save and exit, and the job is queued
+    again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
-    """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
+    """Maximum requeues of one job that reaches its time limit; pre-emptions do not count."""
     array_limit: Annotated[PositiveInt | None, example(4, "runs")] = None
-    """Runs of `--seeds` and `growctl sweep`, or jobs of `growctl prepare`, that run at once; by default all."""
+    """Maximum runs of `--seeds` and `growctl sweep`, or jobs of `growctl prepare`, at a time; by default no limit."""
     gpus: Annotated[bool, example(False)] = True
-    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them (gres)."""
+    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` requests them (gres)."""
     cpus_per_device: Annotated[PositiveInt, example(12, "CPU cores")] = 8
     """CPU cores to request per device."""
     memory: Annotated[Size | None, example("200GiB", "bytes")] = None
-    """Host memory to request per node; by default all of it."""
+    """Host memory to request per node; by default, training requests all of it."""
     setup: Annotated[list[str], example(["module load cuda"])] = []
-    """Shell lines that run before the job, for example to load modules."""
+    """Shell lines that run before the job."""
     options: Annotated[dict[OptionName, str | int | bool], example({"reservation": "my-reservation"})] = {}
-    """Further sbatch options by their long names: {reservation: name, exclusive: true}, true for one without value."""
+    """Further sbatch options by their long names. An option without a value is true, as in {exclusive: true}."""
 
 
 class SegmentsBlock(Block):
     """Activation checkpointing in segments of several blocks."""
 
     every: Annotated[Count, example(2, "blocks")]
-    """Blocks of a segment. More keep fewer inputs but recompute more activations at a time."""
+    """Blocks in a segment. Longer segments store fewer inputs but recompute more activations at a time."""
 
 
 class LaunchBlock(Block):
     """The machines that train and how they share the work. You may change this block when you resume a run."""
 
     cluster: Annotated[Cluster, example("slurm")] = "local"
-    """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: jobs in a queue."""
+    """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: SLURM jobs."""
     nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
-    """Ranks on each machine. auto: one per GPU; without GPUs one per core, up to 8, and as many as divide the batch."""
+    """Worker processes (ranks) on each machine. auto: one per GPU or, without GPUs, one per core: at most 8, and as
+    many as divide the batch. With a hostfile, its smallest number of slots. SLURM needs a number."""
     zero_stage: Annotated[ZeroStage, example(2)] = 1
-    """DeepSpeed ZeRO. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
+    """DeepSpeed ZeRO stage. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Annotated[Offload, example("optimizer")] = "none"
-    """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
+    """Where master weights and Adam's moments are kept and updated. none: on the devices. optimizer: in the host's
+    memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Recomputes activations in the backward pass: less memory for one more forward pass. blocks: keeps the input of
-    every block. {every: N}: keeps that of every N-th block. Results have the same bits on CPUs."""
+    """Recomputes activations in the backward pass, which saves memory and costs one more forward pass. blocks: stores
+    only each block's input. {every: N}: stores only every N-th block's input. Results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
-    """How the model is computed. eager: operator by operator; only this resumes with the same bits. compiled:
+    """How the model is computed. eager: by PyTorch's own operations; only these resume with the same bits. compiled:
     torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
     micro_batch_size: Annotated[Literal["auto"] | Count, example(4, "sequences")] = "auto"
-    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate or, if the device's memory is
-    not known, the device's whole share of the batch."""
+    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate, or the device's whole share
+    of the batch if its memory is unknown."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
-    """Environment variables of the workers. Not for secrets: the run's files store them. From your own environment, a
-    hostfile's machines get only variables that change rounding, such as OMP_NUM_THREADS."""
+    """Environment variables of the workers. Put no secrets here: the run's files store them. Of your own environment, a
+    hostfile's machines get only a few variables, such as OMP_NUM_THREADS."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
-    """How long the workers may take to save when the run is stopped, before growctl kills them."""
+    """How long workers may take to save when the run is stopped, before growctl kills them. If a hostfile's machine
+    shuts down, DeepSpeed's launcher kills them after 30 seconds."""
     hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
     """growctl kills and restarts workers that make no progress for this long. It must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
-    """Times in a row, without a new checkpoint in between, that growctl restarts a stage whose workers crashed or
-    hung."""
+    """How often in a row growctl restarts a stage whose workers crashed or hung, without a new checkpoint in
+    between."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""
     slurm: SlurmBlock = SlurmBlock()

@@ -93,17 +93,17 @@ class BaseBlock(Block):
 
 
 class StartBlock(Block):
-    """The checkpoint that the first stage grows, or trains on if it has the stage's size. Set either `checkpoint` or
-    `run`. By default a run starts from a new model."""
+    """The checkpoint that the first stage starts from; if the stage is larger, the checkpoint is grown first. Set
+    either `checkpoint` or `run`. By default a run starts from a new model."""
 
     checkpoint: Annotated[str | None, Field(min_length=1), example("runs/quickstart/stages/0-115k/final")] = None
-    """A checkpoint as every command takes it: its directory, that of a stage or run, or a name: RUN, RUN/STAGE,
-    RUN/STAGE/release or RUN/STAGE/step_..."""
+    """The directory of a checkpoint, a stage or a run, or a name: RUN, RUN/STAGE, RUN/STAGE/release or
+    RUN/STAGE/step_..."""
     run: Annotated[str | None, Field(min_length=1), example("quickstart")] = None
-    """A run in the same runs directory."""
+    """The run to start from, in the same runs directory."""
     stage: Annotated[str | None, Field(min_length=1), example("115k")] = None
-    """The stage of that run whose final/ to start from, or STAGE/release or STAGE/step_...; by default the newest
-    finished one."""
+    """The stage of `run` to start from: STAGE for its final/, STAGE/release or STAGE/step_...; by default the newest
+    finished stage."""
     flops: Annotated[PositiveFloat | None, example(1e20, "FLOPs")] = None
     """Training FLOPs that the checkpoint cost; by default what its manifest records."""
     base: SkipJsonSchema[BaseBlock | None] = None

@@ -18,46 +18,46 @@ BatchScaling = Literal["none", "sqrt", "linear"]
 
 
 class TrainingBlock(Block):
-    """The batch, the context and the precision of every optimizer step."""
+    """Batch, context and precision of every optimizer step, and the ladder's budget."""
 
     sequence_length: Annotated[Count, example(1024, "data tokens")]
     """Context length in data tokens."""
     batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
-    """Budget of all stages together, in place of a budget in every stage: each stage but the last has an `until`. Set
+    """Budget of the whole ladder in data tokens, in place of a budget in every stage; `stages.N.until` divides it. Set
     this or `ladder_flops`."""
     ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
-    """The same in training FLOPs."""
+    """Budget of the whole ladder in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
-    """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
+    """bf16: bfloat16 with float32 master weights. fp32: float32. auto: bf16 if the device is fast at it, else fp32."""
     log_every: Annotated[Count, example(50, "optimizer steps")] = 10
     """Steps between log lines."""
 
 
 class LearningRateBlock(Block):
-    """The learning-rate schedule: warm-up, then constant and linear decay (`wsd`) or a cosine."""
+    """The learning-rate schedule."""
 
     peak: Annotated[PositiveFloat, example(6e-4, "pure number")]
-    """The rate after the warm-up."""
+    """Learning rate after the warm-up."""
     final: Annotated[NonNegativeFloat, example(6e-5, "pure number")] = 0.0
-    """The rate at the end of the span."""
+    """Learning rate at the end of the `span`."""
     shape: Annotated[RateShape, example("cosine")] = "wsd"
-    """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
+    """wsd: constant at `peak`, then a linear decay to `final`. cosine: half a cosine from `peak` to `final`."""
     span: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
-    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own, as
-    in the paper."""
+    """ladder: one warm-up at the start of the ladder, one decay at its end. stage: one of each in every stage, as in
+    the Tokenformer paper."""
     warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
-    """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
+    """Steps in which the rate rises linearly: step k of N, counted from 1, trains at k / N of `peak`."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
-    """Length of the decay, as a share of the span (`wsd`)."""
+    """Length of the decay, as a share of the `span` (`shape: wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """Multiplies a stage's rate by its data tokens per step over those of `training`, to the power 0 (none), 1/2 (sqrt)
-    or 1 (linear)."""
+    """Factor on a stage's learning rate, where r is its data tokens per step divided by those of `training`. none: 1.
+    sqrt: sqrt(r). linear: r."""
 
 
 class EvaluationBlock(Block):
-    """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
+    """Validation during a stage. Every stage also ends with a validation on the same sequences, in float32."""
 
     every: Annotated[Count, example(1000, "optimizer steps")] = 500
     """Steps between evaluations."""
@@ -66,14 +66,14 @@ class EvaluationBlock(Block):
 
 
 class SamplesBlock(Block):
-    """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
+    """Texts that the model of every finished stage writes. They do not affect training."""
 
     prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
     """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
-    """Tokens of each text, at most. The context length ends it too."""
+    """Maximum tokens of each text, within the context length."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
-    """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""
+    """Sampling temperature; 0 takes the likeliest token. Tokens are always drawn with the same random numbers."""
 
     def request(self) -> TextRequest:
         """Returns the form of this block that stages/generate takes."""
@@ -90,12 +90,12 @@ class CheckpointBlock(Block):
     keep: Annotated[Count, example(3, "checkpoints")] = 2
     """How many of the newest checkpoints to keep."""
     keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
-    """Also keep every n-th checkpoint of a stage; by default none."""
+    """Also keep every n-th of a stage's checkpoints; by default none."""
     keep_trunk: Annotated[bool, example(False)] = True
-    """Whether each stage whose learning rate decays (`wsd`) also keeps the checkpoint right before the decay, from
-    which a longer schedule continues."""
+    """Whether each stage whose learning rate decays (`wsd`) also keeps the checkpoint right before the decay. A longer
+    schedule can continue from it."""
     check_space: Annotated[bool, example(False)] = True
-    """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
+    """Whether a run only starts if its checkpoints fit on the disk."""
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -108,19 +108,20 @@ ADAMW_RMS = 0.2
 
 
 class OptimizerBlock(Block):
-    """AdamW, whose defaults are the paper's values, or Muon for the matrices of the blocks."""
+    """The optimizer. AdamW's defaults are the Tokenformer paper's values."""
 
     name: Annotated[OptimizerName, example("muon")] = "adamw"
-    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, each generation by
-    itself, and AdamW for the rest."""
+    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, separately for each
+    generation, and AdamW for the rest."""
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2), example([0.9, 0.98], "pure numbers")] = [0.9, 0.95]
-    """Decay per step of AdamW's running means of the gradient and of its square."""
+    """AdamW's decay rates of the running means of the gradient and of its square."""
     epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
-    """Added to the denominator of AdamW's update, so that it is never 0."""
+    """AdamW's epsilon, added to the denominator of the update."""
     weight_decay: Annotated[NonNegativeFloat, example(0.01, "pure number")] = 0.1
-    """Applied to matrices only. A step takes learning rate (AdamW's, also with Muon) times this share of a weight."""
+    """Decoupled weight decay, for matrices only. Each step shrinks them by this value times AdamW's learning rate, also
+    with Muon."""
     gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
-    """Largest global gradient norm; 0 turns clipping off. With muon it must be 0, the default there."""
+    """Largest global gradient norm; 0 turns clipping off. With Muon it must be 0, which is then the default."""
     momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
     """Decay per step of Muon's running mean of the gradient."""
     muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "factor")] = None
@@ -151,12 +152,12 @@ class OptimizerBlock(Block):
 
 
 class RewarmupBlock(Block):
-    """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
+    """A second warm-up of the learning rate, at the start of every grown stage."""
 
     steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
-    """Steps of the warm-up; 0: none. The rates rise as those of `learning_rate.warmup_steps` do."""
+    """Steps in which the rate rises, as in `learning_rate.warmup_steps`; 0 for no second warm-up."""
     of: Annotated[Literal["all", "new"], example("new")] = "all"
-    """all: every parameter warms up again. new: only the new generation does."""
+    """Which parameters warm up again. all: all of them. new: only the new generation."""
 
 
 class FreezeForBlock(Block):
@@ -174,35 +175,34 @@ _DEFAULT_PRESET: Preset = "growctl-default"
 
 
 class GrowthBlock(GrowthPolicy):
-    """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
-    the new keys in over a short share of the stage."""
+    """How a model grows between stages and how it trains afterwards. By default, growth preserves the function."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
-    """A named policy, which sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; none of these may contradict
-    it. custom: a policy of your own, and the default if one of these keys differs from growctl-default."""
+    """A named policy, which sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; you may not contradict it.
+    custom: your own policy, and the default if one of these keys differs from growctl-default."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
-    """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
+    """Share of a grown stage's steps in which the factor on new keys rises to 1 (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
-    """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
+    """Share of a grown stage's steps in which tau moves to sqrt(n) (`tau: anneal`)."""
     old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
-    """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
+    """Whether parameters outside the newest generation train in a grown stage. train: yes. freeze: no. {freeze_for: N}:
+    only after N steps."""
     lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
-    """Factors on the learning rate in a grown stage, one per generation, newest first; the last one also holds for all
-    older ones. By default 1."""
+    """Factors on the learning rate in a grown stage, one per generation, newest first; the last one also applies to all
+    older generations. By default 1."""
     weight_decay: Annotated[list[NonNegativeFloat], example([0.1, 0.0], "pure numbers")] = []
-    """Weight decay in a grown stage, one per generation, newest first; the last one also holds for all older ones. By
-    default `optimizer.weight_decay`."""
+    """Weight decay in a grown stage, listed as in `lr_scale`; by default `optimizer.weight_decay`."""
     rewarmup: RewarmupBlock = RewarmupBlock()
     """A second warm-up at the start of every grown stage; by default none."""
     when: Annotated[Literal["fixed", "slope"], example("slope")] = "fixed"
-    """When a stage ends. fixed: after its budget. slope: once its validation loss falls too slowly, at the latest after
-    its budget; the last stage always trains its whole budget."""
+    """When a stage ends. fixed: after its budget. slope: as soon as its validation loss falls too slowly, at the latest
+    after its budget. The last stage always trains its whole budget."""
     slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
-    """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
+    """With `when: slope`: a stage ends when its validation loss falls by less than this, in nats per training FLOP."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
-    """Evaluations through which the slope is fitted."""
+    """Number of latest evaluations to which the slope is fitted."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:

@@ -62,25 +62,24 @@ class SourceSpec(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1, examples=["/data/books/"])
-    """`python-stdlib`, or a text file, a folder, a glob or a prepared dataset, by a local path or any fsspec URL
-    (`s3://`, `gs://`, `hf://`). The ending of a file's name decides how it is read (docs/your-data.md)."""
+    """The text: `python-stdlib`, or a file, a folder, a glob or a prepared dataset, by its local path or fsspec URL
+    (`s3://`, `gs://`, `hf://`). A file's extension decides how it is read (docs/your-data.md)."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder. By default all that are not hidden."""
+    """Glob, relative to the source folder, of the files to read. Hidden files are never read."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
-    """The text between two documents of a plain text file; it belongs to neither."""
+    """Text between two documents of a plain text file; it belongs to neither."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
-    """The key that holds the text of a JSON document, or the column of a Parquet file."""
+    """JSON key or Parquet column that holds the text of a document."""
 
     on_bad_record: BadRecordPolicy = Field("stop", examples=["skip"])
-    """What to do with a record that holds no document: a line that is not JSON, a record without a text under
-    `text_key`, null, or bytes that are not UTF-8. stop: end with an error that names it. skip: leave it out and count
-    it."""
+    """What to do with bad records: lines that are not JSON, missing or null texts under `text_key`, and bytes that are
+    not UTF-8. stop: end with an error that names the record. skip: leave it out and count it."""
 
     most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
-    """Bad records that `on_bad_record: skip` leaves out at most; 100 by default."""
+    """Maximum number of records that `on_bad_record: skip` leaves out; 100 by default."""
 
     _limit_needs_skip = model_validator(mode="after")(require_skip)
 
@@ -100,30 +99,30 @@ class DataSpec(SourceSpec):
     """The special token after each document. `tokenizer`, if set, must have it."""
 
     begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
-    """The special token before each document, if `tokenizer` puts one there, as Llama's does; `growctl show` names that
-    of a checkpoint. By default none."""
+    """The special token before each document, if `tokenizer` puts one there, as Llama's does. `growctl show` names that
+    of a checkpoint."""
 
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
-    """Share of the documents held out for validation. A hash of a document's text decides, so the split is the same on
-    every machine, and equal documents are on the same side."""
+    """Share of the documents held out for validation. A hash of a document's text decides, so equal documents are in
+    the same split on every machine."""
 
     shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
-    """Shuffles the train documents of all files with this seed; by default they keep the order of the source. Training
-    reads windows in random order anyway; this also mixes the documents that share a window."""
+    """Seed that shuffles the train documents of all files; by default they keep the order of the source. Windows are
+    read in random order anyway; shuffling also mixes the documents within a window."""
 
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
-    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, tasks at once. This
-    changes only the time."""
+    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the number of tasks
+    at a time."""
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
-    """For a prepared dataset at a URL: how much of it this machine keeps at most. All processes on a machine share the
-    cache, and the shards opened least recently go first."""
+    """For a prepared dataset at a URL: the most that this machine caches on disk, for all its processes. Shards opened
+    least recently are deleted first."""
 
     cache_dir: str | None = Field(None, min_length=1, examples=["/local/growctl-cache"])
-    """For a prepared dataset at a URL: the folder of the cache, best on a local disk. By default `.shards` beside the
-    datasets of the runs directory."""
+    """For a prepared dataset at a URL: the folder of the cache, best on a local disk. By default `.datasets/.shards` in
+    the runs directory."""
 
     retry_seconds: PositiveInt = Field(DEFAULT_RETRY_SECONDS, examples=[900], json_schema_extra={"unit": "seconds"})
     """For a prepared dataset at a URL: how long growctl retries after a network fault before training stops with an

@@ -20,24 +20,24 @@ class ImageSpec(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), a folder with a folder of images for each class, or
-    WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob, or a list in braces such as
-    `shard-{0000..0146}.tar`. A local path or any fsspec URL. Classes have the order of their folders' names; in a
-    shard, a `.cls` or `.cls.txt` holds the class, from 0."""
+    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or a local path or fsspec URL. It names a folder
+    with one folder of images per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob, or a
+    list in braces such as `shard-{0000..0146}.tar`. Classes are numbered from 0: folders in the order of their names,
+    images of a shard by their `.cls` or `.cls.txt`."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """The images to validate on, in the same form and with the same classes; by default a part of `source`."""
+    """Images to validate on, in the form and with the classes of `source`; by default a part of it."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
-    """Without `validation`: share of `source` held out. A hash of an image's bytes decides, so equal images are on the
-    same side."""
+    """Share of the images in `source` held out if `validation` is not set. A hash of an image's bytes decides, so equal
+    images are in the same split."""
     num_classes: Annotated[int, Field(ge=2, le=2**20), example(1000, "classes")]
-    """Classes of the images. growctl rejects images that have another number."""
+    """Number of classes. growctl rejects images with another number."""
     on_bad_record: Annotated[BadRecordPolicy, example("skip")] = "stop"
-    """What to do with an image that cannot be decoded, or a sample of a shard without a class. stop: end with an error
-    that names it. skip: leave it out and count it."""
+    """What to do with bad records: images that cannot be decoded or, in a shard, have no class. stop: end with an error
+    that names the image. skip: leave it out and count it."""
     most_bad_records: Annotated[PositiveInt | None, example(1000, "records")] = None
-    """Bad records that `on_bad_record: skip` leaves out at most; 100 by default."""
+    """Maximum number of records that `on_bad_record: skip` leaves out; 100 by default."""
     workers: Annotated[PositiveInt | None, example(4, "threads")] = None
-    """Threads that read and check the images; by default two per core. This changes only the time."""
+    """Threads that read and check the images; by default two per core."""
 
     _most_bad_records_needs_skip = model_validator(mode="after")(require_skip)
 
