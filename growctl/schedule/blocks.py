@@ -285,7 +285,7 @@ class Schedule(Block):
     controls: list[ControlBlock] = []
     trackers: Annotated[list[TrackerName], example(["tensorboard", "wandb"])] = []
     """Experiment trackers that also show the run. Each needs the extra of its name (`pip install 'growctl[wandb]'`) and
-    works offline unless your environment variables name a server. You may change this when you resume a run."""
+    works offline unless your environment variables say otherwise. You may change this when you resume a run."""
     launch: LaunchBlock = LaunchBlock()
 
     def release_of(self, index: int) -> ReleaseBlock | None:
