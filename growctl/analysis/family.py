@@ -38,6 +38,12 @@ class Family:
     outcome: Outcome
     claim: str
 
+    @property
+    def ratio_text(self) -> str:
+        """`1.38x`; `at most 1.38x` if the price of a model is read off a chord; empty without a ratio."""
+        is_chord = any(model.multiplier and model.multiplier.kind == "chord" for model in self.models)
+        return f"{'at most ' * is_chord}{self.ratio:.2f}x" if self.ratio else ""
+
 
 def finished_models(ladder: RunReport) -> list[RunReport]:
     """Each finished model of `ladder`, as a run that ends with it: the stages up to it, and its release."""
@@ -125,8 +131,7 @@ def _claim(made: Family) -> str:
         )
         return f"Not known: {grown}, but not every loss is bracketed from scratch ({whys})."
     interval = f", 95% interval {ends}" if (ends := interval_text(made.low, made.high)) else ""
-    is_chord = any(model.multiplier and model.multiplier.kind == "chord" for model in made.models)
-    need = f"{grown}; from scratch, their losses cost {'at most ' * is_chord}{made.ratio:.2f}x that{interval}"
+    need = f"{grown}; from scratch, their losses cost {made.ratio_text} that{interval}"
     is_look = made.outcome == "unknown" and min(len(model.seeds) for model in made.models) < 2
     unknown = "One run of each is a look, not a result" if is_look else "Not known"
     result = {"won": "Growing won", "lost": "Growing lost", "unknown": unknown}.get(made.outcome, "Within the noise")
