@@ -211,6 +211,8 @@ def _allowed(schema: Mapping[str, Any]) -> str:
         case "integer":
             return f"whole number{_whole_range(schema)}"
     pattern, most = schema.get("pattern"), schema.get("maxLength")
+    if pattern and pattern.startswith("^[A-Za-z0-9]["):  # of names, which hold no spaces
+        return "text"
     return "text" + f" that matches `{pattern}`" * bool(pattern) + f" of {most} characters at most" * bool(most)
 
 

@@ -41,7 +41,6 @@ READERS = {
     "mixture": "a mixture of four datasets, in order / a dataset",
     "packed": "a dataset with packed documents, in order / a dataset",
     "megatron": "a Megatron file of uint16, in order / a dataset",
-    "megatron_int32": "a Megatron file of int32, in order / a dataset",
     "training_at_random": "a dataset, at random / the bare loop",
 }
 """What benchmarks/data.py reads / the reference of its time."""

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from growctl.text.formatting import short_count
 from stages.counted import counted
@@ -229,41 +229,39 @@ def _interval(value: float | None, ends: list[float] | None) -> str:
 
 
 def _law(found: Any) -> Rows:
-    """The coefficients of the law, and why a term is left out."""
+    """The coefficients of the law."""
     for name, value in (found["parameters"] | found["terms"]).items():
         ends = f"{value['low']:.3g} to {value['high']:.3g}"
         yield {"coefficient": name, "estimate": f"{value['estimate']:.3g}", "95% interval": ends}
-    for name, reason in found["dropped"].items():
-        yield {"coefficient": name, "estimate": "-", "95% interval": reason}
 
 
 def _law_tests(found: Any) -> Rows:
     """What docs/law.md says decides."""
     from scipy.stats import binomtest  # slow
 
-    held_out = found["held_out"]
-    error = statistics.median(abs(each["measured"] - each["predicted"]) for each in held_out)
-    noise = statistics.median(each["standard_error"] for each in held_out)
-    yield {
-        "held out": f"median error of {len(held_out)} means",
-        "goal": f"{1.5 * noise:.3f} nats: 1.5 standard errors",
-        "measured": f"{error:.3f} nats",
-    }
-    paired = [(each["predicted_difference"], each["measured_difference"]) for each in held_out if each["is_grown"]]
-    misses = [predicted - measured["estimate"] for predicted, measured in paired]
-    yield {
-        "held out": f"paired error of {len(misses)} ladders",
-        "goal": "-",
-        "measured": f"median {statistics.median(map(abs, misses)):.3f} nats; mean {statistics.mean(misses):+.3f}",
-    }
-    advice = [each["advice"] for each in held_out if each["is_grown"]]
-    right, wrong, open_ = (advice.count(word) for word in ("right", "wrong", "undecided"))
+    from growctl.law.formula import Advice, Law
+
+    law = Law.model_validate_json(json.dumps(found))
+    error, most = law.tested or (math.nan, math.nan)
+    pairs = [
+        (each.predicted_difference, each.measured_difference.estimate)
+        for each in law.held_out
+        if each.measured_difference and each.predicted_difference is not None
+    ]
+    misses = [predicted - measured for predicted, measured in pairs]
+    right, wrong, undecided = ([each.advice for each in law.held_out].count(word) for word in get_args(Advice))
     share = binomtest(right, right + wrong).proportion_ci(method="exact")
-    yield {
-        "held out": "advice",
-        "goal": "-",
-        "measured": f"{right} right, {wrong} wrong, {open_} undecided; right {share.low:.0%} to {share.high:.0%}",
+    found = {
+        f"median error of {len(law.held_out)} means": f"{error:.3f} nats (goal: at most {most:.3f})",
+        f"predicted minus measured difference, {len(pairs)} ladders": (
+            f"median size {statistics.median(map(abs, misses)):.3f} nats, mean {statistics.mean(misses):+.3f}"
+        ),
+        "advice": f"{right} right, {wrong} wrong, {undecided} undecided; right: {share.low:.0%} to {share.high:.0%}",
+        "measured: ladder minus the best size from scratch": (
+            f"{min(measured for _, measured in pairs):+.3f} to {max(measured for _, measured in pairs):+.3f} nats"
+        ),
     }
+    yield from ({"held out": what, "result": value} for what, value in found.items())
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {

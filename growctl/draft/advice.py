@@ -155,6 +155,7 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     if smaller and (below := law.interval(*smaller[1:])).estimate < loss.estimate:
         size = smaller.path[-1].num_parameters
         remark += f" A smaller size, {size:,} parameters, should end lower from scratch: at {below}."
+    remark += f" {law.caution}" if law.caution else ""
     sizes, tokens = zip(*plan.stages, strict=True)
     choices = map(text_source, [wish.data] if wish.data else BY_SIZE)
     source = next(each for each in choices if wish.data or sum(tokens) <= each.lasts)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -33,6 +34,8 @@ TERMS = ("constant", "ratio", "before", "after", "depth", "together")
 20 tokens per parameter are near compute-optimal, so that the constant is about such a growth."""
 USUAL_RATIO = 20.0
 MEASURES = ("flops", "parameters", "tokens_per_parameter", "ratio", "before", "after")
+MOST_ERRORS = 1.5
+"""How many standard errors the median error of held-out means may be."""
 _MOST = 5.0  # where ln w is cut, so that no trial of the fit overflows
 
 
@@ -160,6 +163,11 @@ class LawModel(Strict):
     """Nats per token."""
     predicted: float
 
+    @property
+    def error(self) -> float:
+        """Of the prediction, in nats, without its sign."""
+        return abs(self.measured - self.predicted)
+
 
 class HeldOut(LawModel):
     """A setting that the law was not fitted on. Null: not known."""
@@ -256,6 +264,25 @@ class Law(Strict):
         losses_M = self.losses(path, flops)
         half = 1.96 * np.hypot(losses_M[1:].std(), self.rms.get("grown" if len(path) > 1 else "scratch") or 0.0)
         return Interval(estimate=losses_M[0], low=losses_M[0] - half, high=losses_M[0] + half)
+
+    @property
+    def tested(self) -> tuple[float, float] | None:
+        """The median error of the held-out means and the most that it may be, in nats; None if it is not known."""
+        known = [each for each in self.held_out if each.standard_error is not None]
+        if not known:
+            return None
+        error, standard_error = (
+            median(column) for column in zip(*((e.error, e.standard_error) for e in known), strict=True)
+        )
+        return error, MOST_ERRORS * standard_error
+
+    @property
+    def caution(self) -> str:
+        """That the law failed the test on held-out models; empty if it passed, or if there was none."""
+        if self.tested is None or self.tested[0] <= self.tested[1]:
+            return ""
+        error, most = self.tested
+        return f"This law failed its test: its median error on held-out runs is {error:.3f} nats, above {most:.3f}."
 
     def outside(self, path: Sequence[Segment], flops: float) -> str | None:
         """What of a model lies outside the fitted range, with the range; None if all lies inside."""

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from statistics import median
 from typing import get_args
 
 import numpy as np
@@ -27,7 +26,7 @@ def section(runs: Sequence[RunReport], law: Law) -> Section:
         rows.append((Cell(model.name), *figures, interval, Cell(outside or "")))
     columns = [Column("model", False), Column("measured"), Column("predicted"), Column("95% interval", False)]
     columns += [Column("outside the fitted range", False, drop=1)]
-    table = Table.of("law", columns, rows, "Nats per token; the interval is for one run.")
+    table = Table.of("law", columns, rows, f"Nats per token; the interval is for one run. {law.caution}".strip())
     none = Paragraph("No finished model here was trained as the law's runs were.")
     return Section("law", "Predicted by the law", (table if rows else none,))
 
@@ -36,6 +35,7 @@ def law_figure(law: Law, kind: FigureFormat) -> bytes:
     """A file with two charts: measured against predicted losses, and losses against FLOPs."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     from growctl.report.drawing import NO_DATE, SETTINGS
 
@@ -53,6 +53,8 @@ def law_figure(law: Law, kind: FigureFormat) -> bytes:
         right.plot(flops, best, color="grey", label="best size from scratch, predicted", zorder=0)
         left.set(xlabel="predicted loss (nats per token)", ylabel="measured loss (nats per token)")
         right.set(xlabel="training FLOPs", xscale="log")
+        right.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        right.xaxis.set_minor_formatter(NullFormatter())
         right.legend()
         drawn.savefig(buffer, format=kind, metadata=NO_DATE[kind])
     return buffer.getvalue()
@@ -74,13 +76,11 @@ def fit_sections(law: Law) -> list[Section]:
         *(f"Dropped: {name}: {why}." for name, why in law.dropped.items()),
         *(f"Left out: {why}" for why in law.left_out),
     ]
-    errors = [(abs(each.measured - each.predicted), each.standard_error) for each in law.held_out]
-    if known := [pair for pair in errors if pair[1] is not None]:
-        error, standard = (median(column) for column in zip(*known, strict=True))
+    if law.tested:
         advice = [each.advice for each in law.held_out]
         counts = ", ".join(f"{advice.count(kind)} {kind}" for kind in get_args(Advice))
         texts += [
-            f"Held out: the median error is {error:.4f} nats; the median standard error, {standard:.4f}.",
+            law.caution or "Held out: the median error is {:.3f} nats; up to {:.3f} are noise.".format(*law.tested),
             f"Whether growing beats the best held-out size from scratch: {counts}.",
         ]
     table = Table.of("coefficients", columns, rows)

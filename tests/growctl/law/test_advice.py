@@ -115,8 +115,11 @@ def test_a_wanted_size_is_compared_with_itself_and_a_better_smaller_one_is_named
     assert_needed(draft.remark, lambda flops: (*shape, flops / cost((*shape, 0))), FLOPS)
     assert " A smaller size, 114,816 parameters, should end lower from scratch" in draft.remark
     assert "--flops 12345678 " in init_command(wish.model_copy(update={"flops": 12345678.0}))
-    Path(wish.law).write_text(json.dumps(json.loads(law_text("loses")) | {"axes": []}))
-    assert advised_draft(wish, tmp_path).remark.startswith("Not known whether growing pays: no ladder to this size")
+    missed = {"name": "a", "is_grown": False, "flops": 1.0, "measured": 3.0, "predicted": 2.0, "standard_error": 0.1}
+    Path(wish.law).write_text(json.dumps(json.loads(law_text("loses")) | {"axes": [], "held_out": [missed]}))
+    remark = advised_draft(wish, tmp_path).remark
+    assert remark.startswith("Not known whether growing pays: no ladder to this size")
+    assert "This law failed its test: its median error on held-out runs is 1.000 nats, above 0.150." in remark
 
 
 def assert_needed(remark: str, step: Callable[[float], Step], budget: float) -> None:

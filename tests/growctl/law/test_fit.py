@@ -76,6 +76,7 @@ def test_held_out_runs_test_the_law_and_do_not_change_it(runs, law) -> None:
     assert [each.standard_error for each in tested.held_out] == pytest.approx([0.01 / 3**0.5] * 2)
     assert grown.measured_difference.estimate == pytest.approx(grown.measured - scratch.measured)
     assert grown.predicted_difference == pytest.approx(grown.predicted - scratch.predicted)
+    assert (law.caution, "failed its test" in tested.caution) == ("", True)
     assert grown.advice == ("right" if grown.predicted > scratch.predicted else "wrong")
 
 
