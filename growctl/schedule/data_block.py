@@ -47,8 +47,8 @@ class MixtureBlock(SourceSpec):
     epochs_at_most: Annotated[float | None, Field(gt=0.0, le=1e6), example(4, "epochs")] = None
     """Maximum epochs of this source; by default no limit. `data.when_exhausted` decides what happens then."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
-    """A corpus that growctl ships (docs/your-data.md), or your own file data/NAME.yaml. It sets the keys that you leave
-    out here, but not the tokenizer."""
+    """Name of a corpus (docs/your-data.md) or of your own file data/NAME.yaml, which sets the keys that you leave out
+    here, but not the tokenizer."""
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
 

@@ -138,7 +138,7 @@ class SlurmBlock(Block):
     """Jobs of a SLURM cluster (`cluster: slurm`). All nodes must share the file system of the runs directory."""
 
     job: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
-    """ladder: one job for the whole run. stage: one job per stage, each waiting for the one before."""
+    """ladder: one job for all stages. stage: one job per stage, each waiting for the one before."""
     partition: Annotated[str | None, Field(min_length=1), example("gpu")] = None
     """sbatch's --partition."""
     account: Annotated[str | None, Field(min_length=1), example("my-project")] = None
