@@ -229,13 +229,6 @@ def _interval(value: float | None, ends: list[float] | None) -> str:
 
 
 def _law(found: Any) -> Rows:
-    """The coefficients of the law."""
-    for name, value in (found["parameters"] | found["terms"]).items():
-        ends = f"{value['low']:.3g} to {value['high']:.3g}"
-        yield {"coefficient": name, "estimate": f"{value['estimate']:.3g}", "95% interval": ends}
-
-
-def _law_tests(found: Any) -> Rows:
     """What docs/law.md says decides."""
     from scipy.stats import binomtest  # slow
 
@@ -274,7 +267,6 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "answers": ("three_questions", _answers),
     "routed": ("routed", lambda found: _routed(found, ROUTED)),
     "law": ("law", _law),
-    "law-tests": ("law", _law_tests),
     "windows": ("routed", lambda found: _routed(found, WINDOWS)),
 }
 """The results file and the rows of every table, by the name of its marks."""
