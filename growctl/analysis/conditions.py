@@ -163,7 +163,7 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
             yield "the mixture that it reads"
     elif kind == UNGROWN:
         if len(its) != 1:
-            yield f"the number of its stages ({len(its)}; trained on without growth, there is one)"
+            yield f"the number of its stages ({len(its)}; trained further without growth, there is one)"
         yield from _unlike(its[-1], ladders[-1], _BATCH, "its stage")
     elif kind == "single-jump":
         if len(its) != min(2, len(ladders)):

@@ -33,7 +33,7 @@ STRONGEST = "The strongest opponent is missing"
 MORE_BUDGETS = "What the same loss costs without growing is unknown: train more budgets."
 ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
 
-_STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "the start checkpoint trained on"}
+_STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "training the start checkpoint further"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _BEST = "training the best size from scratch"
 _NAMES: dict[str, Callable[[Arm], str]] = {
     "decoder-scratch": lambda arm: f"training a decoder of {size_text(arm.num_parameters)} from scratch",
     "single-jump": lambda arm: f"growing to {size_text(arm.num_parameters)} in a single jump",
-    "ungrown": lambda arm: f"training its {size_text(arm.num_parameters)} on",
+    "ungrown": lambda arm: f"training its {size_text(arm.num_parameters)} further",
     "official-growth": lambda arm: f"growing to {size_text(arm.num_parameters)} as the official code does",
 }
 
@@ -45,8 +45,8 @@ class Opponent:
 
 
 def opponents(group: Group) -> list[Opponent]:
-    """What the ladders of `group` are compared with: their start checkpoint trained on, the best size from scratch, and
-    then other ways to grow."""
+    """What the ladders of `group` are compared with: their start checkpoint trained further, the best size from
+    scratch, and then other ways to grow."""
     others: dict[str, list[Arm]] = {}
     for arm in group.controls:
         if arm.control not in from_scratch_kinds(group.first) and arm.control:

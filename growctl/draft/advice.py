@@ -144,9 +144,9 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     if grown:
         ladder, multiplier = law.interval(*grown[1:]), search.multiplier(law.losses(*grown[1:]))
         opponent = "this size from scratch" if wish.params else "the best size from scratch"
-        opponent += " or the checkpoint, trained on," if search.trained_on else ""
+        opponent += " or the checkpoint, trained further," if search.trained_on else ""
         needs = f"{opponent} needs {multiplier} times these FLOPs"
-        kind = "The checkpoint, trained on," if rival.flops > wish.flops else "From scratch, this schedule"
+        kind = "The checkpoint, trained further," if rival.flops > wish.flops else "From scratch, this schedule"
         remark = f"Do not grow. {kind} should end at {loss}. The best ladder should end at {ladder}, for which {needs}."
         if multiplier.low > 1 and ladder.estimate < loss.estimate:
             plan, loss, remark = grown, ladder, f"This schedule should end at {ladder}, for which {needs}."

@@ -42,7 +42,7 @@ LONGEST_CONTEXT = 2048
 """The longest context that a draft trains with, however long the checkpoint's is."""
 
 _RAMP = f"  ramp: {RAMP_SHARE:g}  # of the stage's steps, over which the keys of new tokens rise from 0"
-_CONTROLS = "# What growing is compared with: the checkpoint trained on as it is for the same FLOPs"
+_CONTROLS = "# What growing is compared with: the checkpoint trained further as it is for the same FLOPs"
 
 
 def _is_size(text: str) -> str:

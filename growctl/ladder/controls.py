@@ -169,7 +169,7 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
 
 
 def _ungrown(schedule: Schedule) -> Schedule:
-    """The start checkpoint trained on at its own size, with the batch and the context of the ladder's last stage."""
+    """The start checkpoint trained further at its own size, with the batch and context of the ladder's last stage."""
     own = {"name": "ungrown", "attention_tokens": None, "ffn_tokens": None}
     stage = _bare(schedule.stages[-1]).model_copy(update=own)
     update = {"stages": [stage], "growth": _fixed_growth(schedule), "launch": _launch(schedule, 0)}

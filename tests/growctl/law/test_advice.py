@@ -97,7 +97,7 @@ def test_a_checkpoint_is_grown_to_a_wanted_size_and_costs_count_from_now_on(tmp_
         steps = [(size.num_layers, size.attention_tokens, tokens) for size, tokens in stages]
         assert total(steps) == pytest.approx(5e12, rel=0.01)
         assert (draft.start == str(base), steps[-1][:2] == first[:2]) == (True, kind == "loses")
-        assert ("or the checkpoint, trained on, needs" in draft.remark) == (params is None)
+        assert ("or the checkpoint, trained further, needs" in draft.remark) == (params is None)
         assert params is None or draft.sizes[-1].num_parameters == pytest.approx(params, rel=0.03)
     if kind == "loses":
         assert_needed(draft.remark, lambda flops: (3, 32, 8e6 + flops / cost(first)), 5e12)
