@@ -183,8 +183,8 @@ class LaunchBlock(Block):
     nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
-    """Worker processes (ranks) on each machine. auto: one per GPU or, without GPUs, one per core: at most 8, and as
-    many as divide the batch. With a hostfile, its smallest number of slots. SLURM needs a number."""
+    """Worker processes (ranks) on each machine. auto: one per GPU; without GPUs, one per core, but at
+    most 8 and a number that divides the batch. With a hostfile, its smallest number of slots. SLURM needs a number."""
     zero_stage: Annotated[ZeroStage, example(2)] = 1
     """DeepSpeed ZeRO stage. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Annotated[Offload, example("optimizer")] = "none"
