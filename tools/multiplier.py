@@ -1,6 +1,7 @@
 """Draws docs/multiplier.png: compute against the multiplier over training from scratch, published and measured here."""
 
 import json
+import math
 from typing import Any
 
 from tools.results import RESULTS
@@ -50,8 +51,8 @@ def draw() -> None:
         axis.minorticks_off()
     axes[0].set_ylabel("multiplier over scratch at equal loss")
     legend = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(legend.values(), legend.keys(), loc="lower center", ncols=4, frameon=False)
-    figure.tight_layout(rect=(0, 0.05 + 0.045 * (len(legend) // 4), 1, 1))
+    figure.legend(legend.values(), legend.keys(), loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.05 + 0.045 * (math.ceil(len(legend) / 3)), 1, 1))
     figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
     pyplot.close(figure)
 
@@ -67,4 +68,7 @@ def _is_one_size(point: Any) -> bool:
 
 
 def _name(point: Any) -> str:
-    return str(point.get("method") or f"{point['question']} (ours)")
+    if "method" in point:
+        return str(point["method"])
+    tokens = point["question"].partition("-")[2]
+    return f"ours, base of {tokens} tokens a parameter" if tokens else "ours, the quickstart"
