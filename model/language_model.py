@@ -149,7 +149,7 @@ class LanguageModel(nn.Module):
             cache.advance(length)
             return self.final_norm(x_BTD)
         windows = self.config.windows(length)
-        masks = {window: self._mask(start_BT, window, x_BTD) for window in windows if window or end_id is not None}
+        masks = {window: self._mask(start_BT, window, x_BTD) for window in set(windows) if window or end_id is not None}
         blocks = zip(self.blocks.values(), windows, strict=True)
         layers = [partial(block, mask=masks.get(window)) for block, window in blocks]
         if self.recompute_every and self.training and torch.is_grad_enabled():
