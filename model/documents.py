@@ -55,7 +55,7 @@ def attention_mask(
 
 
 def block_mask(start_BT: Tensor, window: int | None) -> "BlockMask":
-    """For whole sequences and `attention_in_blocks`, what `attention_mask` says: where any query sees a key at all."""
+    """What `attention_mask` says of whole sequences, in blocks for `attention_in_blocks`."""
 
     def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return _sees(start_BT[row, query], start_BT[row, key], query, key, window)
