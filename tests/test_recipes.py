@@ -49,12 +49,17 @@ def run(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run_recipe
 
 
-WITH_THEIR_OWN_TESTS = ("Grow a model in memory", "Grow a model in depth")
+def test_the_recipe_for_loading_generates_and_computes_logits_and_a_loss(run):
+    names = run("Load a checkpoint and generate text")
+    assert names["logits_BTV"].shape == (2, 16, names["model"].config.vocab_size)
+    assert names["loss"] > 0
+    assert names["sample"].finish_reason
 
 
-@pytest.mark.parametrize("heading", [heading for heading in RECIPES if not heading.startswith(WITH_THEIR_OWN_TESTS)])
-def test_every_other_recipe_runs(run, heading):
-    run(heading)
+def test_the_recipe_for_reading_gives_the_samples_of_its_last_step(run):
+    names = run("Read the training samples with your own loader")
+    last = [torch.as_tensor(names["samples"][i]) for i in range(19 * 32, 20 * 32)]
+    assert torch.equal(torch.as_tensor(names["tokens_BT"]), torch.stack(last))
 
 
 def test_the_recipe_for_growth_leaves_a_checkpoint_of_what_it_trained(run, prepared):

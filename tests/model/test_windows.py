@@ -114,6 +114,25 @@ def _mask_of_blocks(_model, start_BT, window, like):
     return mask
 
 
+class OnGpu:
+    """What the choice of a mask asks a tensor of a GPU."""
+
+    is_cuda, is_cpu, dtype = True, False, torch.bfloat16
+
+    def __len__(self):
+        return 2
+
+
+@pytest.mark.parametrize(("kernels", "width", "in_blocks"), [("eager", 16, 0), ("compiled", 16, 1), ("triton", 8, 0)])
+def test_a_gpu_computes_masks_in_blocks_with_kernels_but_eager_and_wide_heads(monkeypatch, kernels, width, in_blocks):
+    monkeypatch.setattr("model.language_model.block_mask", lambda start_BT, window: (start_BT.shape, window))
+    model = build_model(with_window(FAMILIES[0], 3, head_width=width), seed=0)
+    model.kernels = kernels
+    like: Any = OnGpu()
+    mask: Any = model._mask(torch.zeros(1, LENGTH), 3, like)
+    assert mask == ((2, LENGTH), 3) if in_blocks else mask.shape == (1, 1, LENGTH, LENGTH)
+
+
 def test_a_new_position_reads_no_more_of_the_cache_than_the_window():
     model = build_model(with_window(FAMILIES[0], 3, 2), seed=0)
     cache = model.new_cache(2, LENGTH)
