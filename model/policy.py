@@ -63,15 +63,15 @@ class GrowthPolicy(Strict):
     of the old tokens."""
     tau: Annotated[TauPolicy, example("frozen")] = "ramp"
     """What happens to tau, the factor on the scores, when a Pattention grows to n tokens. ramp: tau moves to sqrt(n)
-    along with the ramp of the new keys. frozen: tau stays. anneal: tau stays at the growth, then moves to sqrt(n).
-    recompute: tau is sqrt(n) at once. per-generation: new tokens are normalised apart, with their own tau."""
+    along with the ramp of the new keys. frozen: tau stays the same. anneal: tau moves to sqrt(n) after the growth.
+    recompute: tau is sqrt(n) at once. per-generation: new tokens have their own norm and tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, in standard deviations of a new token (`init: copy`) or, in a widened decoder, relative to
+    """Noise added to copies, relative to the random weights of a new token (`init: copy`) or, in a widened decoder, to
     a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers go. append: after the last layer. interleave: evenly between the old layers. These layers start
-    as the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: copies of as many middle
-    layers as are added, right above these (arXiv 2609.19107). Copies need `allow_jump`."""
+    """Where new layers go. append: after the last layer. interleave: evenly between the old layers. Both kinds start as
+    the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: a copy of each of the middle
+    layers, right above them (arXiv 2609.19107). Copies need `allow_jump`."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Those of new parameters start at zero."""
     routing: Annotated[

@@ -28,7 +28,7 @@ def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
 
 
 class Routing(Strict):
-    """Lets each data token read only `read` of the `groups` groups of parameter tokens in a generation. Layers that
+    """Divides the parameter tokens of a generation into groups, of which each data token reads only some. Layers that
     growth adds are read whole."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -36,8 +36,8 @@ class Routing(Strict):
     groups: Annotated[int, Field(ge=2, le=4096), example(8, "groups")]
     """Number of equal groups into which the tokens are divided."""
     read: Annotated[PositiveInt, example(2, "groups")]
-    """Groups that a data token reads: those whose mean key has the highest cosine with it, plus a bias that balances
-    the groups."""
+    """Groups that a data token reads: those whose mean keys have the highest cosines with it. A bias added to each
+    cosine balances the groups."""
 
     @model_validator(mode="after")
     def _reads_what_there_is(self) -> Self:

@@ -27,7 +27,7 @@ class RandAugment(Strict):
     num_ops: Annotated[PositiveInt, example(2, "operations")] = 2
     """Operations on each image, drawn from fourteen."""
     magnitude: Annotated[NonNegativeInt, Field(le=30), example(9, "of 30")] = 9
-    """Strength of the operations; the strongest is 30."""
+    """Strength of the operations."""
 
 
 class Augmentation(Strict):
@@ -36,8 +36,9 @@ class Augmentation(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
-    """Smallest and largest share of an image's area in a random crop, which has an aspect ratio from 3/4 to 4/3 and is
-    resized to the model's size. By default, as in evaluation, the shorter side is resized and the centre cut out."""
+    """Smallest and largest shares of an image's area in a random crop. Crops have aspect ratios from 3/4 to 4/3 and are
+    resized to `model.image.size`. By default, as in evaluation, the shorter side is resized to that and the centre cut
+    out."""
     flip: Annotated[bool, example(True)] = False
     """Whether half of the images are mirrored, left to right."""
     randaugment: RandAugment | None = None

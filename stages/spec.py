@@ -162,7 +162,8 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """What growctl does after it has rejected an update. It rejects every update whose gradient is not finite."""
+    """What growctl does about spikes of the loss and about gradients that are not finite, whose updates it always
+    rejects."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -170,7 +171,7 @@ class Anomalies(Strict):
     """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to the last checkpoint and
     skip the data read since. stop: stop the run."""
     spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is a spike (`spike_z`). `ignore` trains on the step; for the others, see
+    """What to do if a step's loss is a spike (`spike_z`). `ignore` makes the update; for the others, see
     `non_finite`."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
     """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations (1.48 times

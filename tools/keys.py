@@ -23,11 +23,12 @@ _START = """\
 <!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
 Every key of a [schedule](schedules.md), with the values it may have, its unit and its default. A key without a default
-is optional, unless it says *required*. A dot leads into a block, and `N` is the number of an entry in a list, counted
-from 0: `stages.0.train_tokens` is the budget of the first stage. `growctl schema` prints the same as a JSON Schema.
+is optional, unless marked *required*. A dot leads into a block, and `N` is the number of an entry in a list, counted
+from 0: `stages.0.train_tokens` is the budget of the first stage. `growctl schema` prints all keys as a JSON Schema.
 
-A *count* is a whole number from 1 on, also written `2.5k`, `300M` or `15B`; a *duration* is `90m`, `36h`, `1d 12h` or
-seconds; a *size* is `40GiB`, `80GB`, `512MiB` or bytes. Upper limits of 100,000 or more are left out.
+A *count* is a whole number such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written as `90m`,
+`36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes. Upper limits of 100,000 or more are
+left out.
 """
 
 

@@ -62,14 +62,14 @@ DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "f
 
 
 class RotaryScalingBlock(Block):
-    """The scaling of rotary frequencies that a model trains with, such as that of an imported model."""
+    """Scaling of the rotary frequencies, as some imported models use it."""
 
     kind: Annotated[Literal["linear", "llama3"], example("llama3")]
     """linear: divides all frequencies by `factor`. llama3: divides only the low ones."""
     factor: Annotated[PositiveFloat, example(8.0, "pure number")]
     """Divisor of the frequencies."""
     trained_length: Annotated[Count, example(8192, "data tokens")]
-    """Context length in training before the scaling, in data tokens."""
+    """Context length of the training before the scaling, in data tokens."""
     low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
     """With `llama3`, frequencies that turn less often than this within `trained_length` are divided by the whole
     `factor`."""
@@ -78,7 +78,7 @@ class RotaryScalingBlock(Block):
 
 
 class ModelBlock(Block):
-    """Settings of the model that all stages share."""
+    """Settings of the model; stages may change its sizes."""
 
     family: Annotated[Literal["tokenformer", "decoder"], example("tokenformer")] = "tokenformer"
     """tokenformer: Pattentions in place of linear layers. decoder: linear layers, as in GPT-NeoX or Llama."""
@@ -90,11 +90,11 @@ class ModelBlock(Block):
     num_heads: Annotated[Width, example(4, "heads")]
     """Attention heads; must divide `hidden_size` unless `head_width` is set."""
     num_kv_heads: Annotated[Width | None, example(2, "heads")] = None
-    """Heads of keys and values, each shared by a group of attention heads. Must divide `num_heads` (the default)."""
+    """Heads of keys and values, each shared by a group of attention heads. Must divide `num_heads`, the default."""
     head_width: Annotated[Width | None, example(64, "dimensions")] = None
     """Width of a head; by default `hidden_size` / `num_heads`."""
     norm: Annotated[Norm, example("rmsnorm")] = "layernorm"
-    """Type of the norms in the residual stream."""
+    """Type of all norms except `qk_norm`."""
     norm_epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-5
     """Epsilon of the norms, added under the square root."""
     qk_norm: Annotated[bool, example(True)] = False
@@ -134,14 +134,14 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and those before it; by default all. FLOPs count only these. Only
-    `compiled` and `triton` kernels on a GPU skip the other tokens (FlexAttention); elsewhere a mask hides them, which
-    saves no time."""
+    """How many tokens a token attends to: itself and the nearest before it; by default all. The FLOP count includes
+    only these. Only `compiled` and `triton` kernels on a GPU skip the other tokens (FlexAttention); elsewhere a mask
+    hides them, which saves no time."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With `attention_window`: in one of this many layers, a token attends to all tokens before it. 4 means layers 3,
-    7, ..., counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
+    """With `attention_window`: in every n-th layer, a token attends to all tokens before it. 4 means layers 3, 7, ...,
+    counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes this a model of images. It attends to all patches of an image at once, learns position embeddings in place
     of rotary ones, and has an output head of its own."""
@@ -160,8 +160,8 @@ class ReleaseBlock(Block):
     """How the learning rate of a release decays."""
 
     decay: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.1
-    """Length of the release, in which the rate decays, as a share of its stage's steps. MiniCPM (arXiv 2404.06395)
-    found the default to be enough."""
+    """Length of the release as a share of its stage's steps. MiniCPM (arXiv 2404.06395) found the default to be
+    enough."""
 
 
 class StageBlock(Block):
@@ -175,7 +175,7 @@ class StageBlock(Block):
     """Parameter tokens in the FFN, or a decoder's FFN units; by default unchanged, but a decoder's units grow with
     `hidden_size`."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
-    """Layers whose tokens grow in this stage, numbered from 0; by default all. Not together with `num_layers`."""
+    """Layers that gain tokens in this stage, numbered from 0; by default all. Not together with `num_layers`."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
     """Number of layers from this stage on; by default unchanged. `growth.depth` says where new layers go and how they
     start."""
@@ -183,8 +183,8 @@ class StageBlock(Block):
     """Width of a decoder from this stage on: a multiple of the width before. The number of heads grows by the same
     factor."""
     num_heads: Annotated[Width | None, example(16, "heads")] = None
-    """Attention heads of a decoder from this stage on, added in whole groups that share keys and values; by default
-    they grow only with `hidden_size`."""
+    """Number of a decoder's attention heads from this stage on, in whole groups that share keys and values; by default
+    it grows only with `hidden_size`."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
     """Budget in data tokens, rounded to whole steps. Set this, `train_steps` or `until`."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
@@ -198,9 +198,8 @@ class StageBlock(Block):
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
     """Context length; by default `training.sequence_length`. It must divide the longest context of the ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
-    """Steps in which the ramp, the factor on the new keys, rises to 1, or in which tau moves (`growth.tau: anneal`). By
-    default `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the value that
-    it had."""
+    """Steps in which the ramp of the new keys rises to 1 or, with `growth.tau: anneal`, tau moves. By default
+    `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the earlier value."""
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
     """Weights of the sources in this stage; by default those in `data.mixture`. A source without a weight, or with 0,
     is not read."""
@@ -210,8 +209,8 @@ class StageBlock(Block):
     """In place of `mixture`, for a control: the weights of its ladder's stages, at the same shares of its own steps.
     growctl writes it; users leave it out."""
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
-    """Whether the stage gets a release: a branch from its end on which the learning rate decays, so that its model is
-    finished. The ladder continues undecayed. By default `releases` decides."""
+    """Whether the stage gets a release: a branch off its end, in which the learning rate decays to finish this size
+    too. The ladder itself continues undecayed. By default `releases` decides."""
 
 
 ControlKind = Literal[
@@ -226,18 +225,18 @@ ControlKind = Literal[
 
 
 class ControlBlock(Block):
-    """Runs of one kind, which growctl generates to compare the ladder with."""
+    """Runs of one kind, which growctl generates and compares with the ladder."""
 
     kind: Annotated[ControlKind, example("best-scratch")]
     """What these runs train (table in docs/schedules.md)."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of each finished model's); one run
-    for each. With three or more, the report can find the FLOPs of equal loss."""
+    for each. With three or more, the report can find the FLOPs at which the control reaches the ladder's loss."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]
-    """Peak learning rates to try; 1 must be among them. All are tried at the budget nearest to 1, and the best one
-    trains the other budgets. Not for single-jump and official-growth."""
+    """Peak learning rates to try; 1 must be among them. All are tried at the budget nearest to 1; the other budgets use
+    the best one. Not for single-jump and official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
     """For best-scratch: also train the last stage's shape with these numbers of layers."""
 
@@ -280,8 +279,8 @@ class Schedule(Block):
     checkpoint: CheckpointBlock = CheckpointBlock()
     anomalies: Anomalies = Anomalies()
     releases: Annotated[Literal["all"] | None, example("all")] = None
-    """all: every stage that ends before the learning rate decays gets a release, which finishes its model. By default
-    only stages with a `release` key get one."""
+    """all: a release finishes the model of every stage that ends before the learning rate decays. By default only
+    stages with a `release` key get one."""
     controls: list[ControlBlock] = []
     trackers: Annotated[list[TrackerName], example(["tensorboard", "wandb"])] = []
     """Experiment trackers that also show the run. Each needs the extra of its name (`pip install 'growctl[wandb]'`) and

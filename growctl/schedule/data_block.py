@@ -42,12 +42,12 @@ class MixtureBlock(SourceSpec):
     name: Annotated[SourceName, example("books")]
     """Name of the source in `stages.N.mixture`, tables and reports; unique in the mixture. Optional with `corpus`."""
     weight: Annotated[float, Field(gt=0.0, le=1e9), example(0.3, "pure number")]
-    """Weight of the source in the training samples, relative to the sum of all weights, and in the validation loss of
-    every stage."""
+    """Weight of the source in the training samples and in every stage's validation loss, relative to the sum of all
+    weights."""
     epochs_at_most: Annotated[float | None, Field(gt=0.0, le=1e6), example(4, "epochs")] = None
-    """Maximum epochs of this source; by default no limit. `data.when_exhausted` decides what happens then."""
+    """Maximum epochs of this source; by default no limit. `data.when_exhausted` decides what happens at the limit."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
-    """Name of a corpus (docs/your-data.md) or of your own file data/NAME.yaml, which sets the keys that you leave out
+    """Name of a corpus (docs/your-data.md) or of your own file data/NAME.yaml. Either sets the keys that you leave out
     here, but not the tokenizer."""
     approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
     """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
@@ -111,7 +111,7 @@ class DataBlock(DataSpec):
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
     """How documents become training sequences. concatenate: all documents form one stream, which is cut every
-    `sequence_length` tokens. best_fit: as few documents as possible are cut, and nothing is padded."""
+    `sequence_length` tokens. best_fit: documents are placed so that few are cut and nothing is padded."""
 
     attended_tokens: Annotated[
         SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)

@@ -107,7 +107,7 @@ class HardwareBlock(Block):
     """Share of the peak FLOPs that training reaches without activation checkpointing; `plan` assumes it for recomputed
     FLOPs too. `plan --measure` times real steps instead."""
     price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
-    """Price of one device for one hour, in any currency."""
+    """Price of one device-hour, in any currency."""
 
     def peak_flops(self, precision: Precision) -> float | None:
         """Peak FLOPs per second of one device in `precision`; None if unknown."""
@@ -183,8 +183,8 @@ class LaunchBlock(Block):
     nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
-    """Worker processes (ranks) on each machine. auto: one per GPU; without GPUs, one per core, but at
-    most 8 and a number that divides the batch. With a hostfile, its smallest number of slots. SLURM needs a number."""
+    """Worker processes (ranks) on each machine. auto: one per GPU; without GPUs, one per core, but at most 8 and a
+    number that divides the batch. With a hostfile, `auto` is its smallest number of slots. SLURM needs a number."""
     zero_stage: Annotated[ZeroStage, example(2)] = 1
     """DeepSpeed ZeRO stage. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Annotated[Offload, example("optimizer")] = "none"
@@ -192,16 +192,16 @@ class LaunchBlock(Block):
     memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
     """Recomputes activations in the backward pass, which saves memory and costs one more forward pass. blocks: stores
-    only each block's input. {every: N}: stores only every N-th block's input. Results have the same bits on CPUs."""
+    only each block's input. {every: N}: stores only every N-th block's input. On CPUs, results stay bit-identical."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
-    """How the model is computed. eager: by PyTorch's own operations; only these resume with the same bits. compiled:
-    torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
+    """How the model is computed. eager: PyTorch's own operations; only these keep a resumed run bit-identical.
+    compiled: torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
     micro_batch_size: Annotated[Literal["auto"] | Count, example(4, "sequences")] = "auto"
     """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate, or the device's whole share
     of the batch if its memory is unknown."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
-    """Environment variables of the workers. Put no secrets here: the run's files store them. Of your own environment, a
-    hostfile's machines get only a few variables, such as OMP_NUM_THREADS."""
+    """Environment variables of the workers. Put no secrets here: the run's files store them. With a hostfile, machines
+    get only a few variables of your own environment, such as OMP_NUM_THREADS."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
     """How long workers may take to save when the run is stopped, before growctl kills them. If a hostfile's machine
     shuts down, DeepSpeed's launcher kills them after 30 seconds."""
@@ -209,8 +209,7 @@ class LaunchBlock(Block):
     """growctl kills and restarts workers that make no progress for this long. It must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
-    """How often in a row growctl restarts a stage whose workers crashed or hung, without a new checkpoint in
-    between."""
+    """How often growctl restarts a stage whose workers crash or hang; a new checkpoint resets the count."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""
     slurm: SlurmBlock = SlurmBlock()

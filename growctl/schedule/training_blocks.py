@@ -52,7 +52,7 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the `span` (`shape: wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """Factor on a stage's learning rate, where r is its data tokens per step divided by those of `training`. none: 1.
+    """Factor on a stage's learning rate; r is the stage's data tokens per step divided by those of `training`. none: 1.
     sqrt: sqrt(r). linear: r."""
 
 
@@ -66,12 +66,12 @@ class EvaluationBlock(Block):
 
 
 class SamplesBlock(Block):
-    """Texts that the model of every finished stage writes. They do not affect training."""
+    """Texts that the model writes after every stage. They do not affect training."""
 
     prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
     """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
-    """Maximum tokens of each text, within the context length."""
+    """Maximum tokens after each prompt, within the context length."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
     """Sampling temperature; 0 takes the likeliest token. Tokens are always drawn with the same random numbers."""
 
@@ -155,7 +155,7 @@ class RewarmupBlock(Block):
     """A second warm-up of the learning rate, at the start of every grown stage."""
 
     steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
-    """Steps in which the rate rises, as in `learning_rate.warmup_steps`; 0 for no second warm-up."""
+    """Steps in which the rate rises, as in `learning_rate.warmup_steps`."""
     of: Annotated[Literal["all", "new"], example("new")] = "all"
     """Which parameters warm up again. all: all of them. new: only the new generation."""
 
@@ -181,7 +181,7 @@ class GrowthBlock(GrowthPolicy):
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
     """A named policy, which sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; you may not contradict it.
-    custom: your own policy, and the default if one of these keys differs from growctl-default."""
+    custom: your own policy, and the default if any of these keys except `allow_jump` differs from growctl-default."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Share of a grown stage's steps in which the factor on new keys rises to 1 (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
@@ -198,11 +198,11 @@ class GrowthBlock(GrowthPolicy):
     """A second warm-up at the start of every grown stage; by default none."""
     when: Annotated[Literal["fixed", "slope"], example("slope")] = "fixed"
     """When a stage ends. fixed: after its budget. slope: as soon as its validation loss falls too slowly, at the latest
-    after its budget. The last stage always trains its whole budget."""
+    after its budget. The last stage always uses its whole budget."""
     slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
     """With `when: slope`: a stage ends when its validation loss falls by less than this, in nats per training FLOP."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
-    """Number of latest evaluations to which the slope is fitted."""
+    """The slope is fitted to this many of the latest evaluations."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:

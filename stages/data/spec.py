@@ -62,8 +62,8 @@ class SourceSpec(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1, examples=["/data/books/"])
-    """The text: `python-stdlib`, or a file, a folder, a glob or a prepared dataset, by its local path or fsspec URL
-    (`s3://`, `gs://`, `hf://`). A file's extension decides how it is read (docs/your-data.md)."""
+    """`python-stdlib` (Python's standard library), or a local path or fsspec URL (`s3://`, `gs://`, `hf://`): a file,
+    folder, glob or prepared dataset. A file's extension decides how it is read (docs/your-data.md)."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Glob, relative to the source folder, of the files to read. Hidden files are never read."""
@@ -99,18 +99,18 @@ class DataSpec(SourceSpec):
     """The special token after each document. `tokenizer`, if set, must have it."""
 
     begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
-    """The special token before each document, if `tokenizer` puts one there, as Llama's does. `growctl show` names that
-    of a checkpoint."""
+    """The special token before each document, if `tokenizer` puts one there, as Llama's does. `growctl show CHECKPOINT`
+    prints a checkpoint's."""
 
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
     )
-    """Share of the documents held out for validation. A hash of a document's text decides, so equal documents are in
-    the same split on every machine."""
+    """Share of the documents held out for validation. A hash of the text decides a document's split, so equal documents
+    share a split on every machine."""
 
     shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
-    """Seed that shuffles the train documents of all files; by default they keep the order of the source. Windows are
-    read in random order anyway; shuffling also mixes the documents within a window."""
+    """Seed for shuffling the train documents of all files; by default they keep the source's order. Windows are read in
+    random order anyway; shuffling also mixes the documents within a window."""
 
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
     """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the number of tasks

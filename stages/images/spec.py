@@ -20,17 +20,17 @@ class ImageSpec(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or a local path or fsspec URL. It names a folder
-    with one folder of images per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob, or a
-    list in braces such as `shard-{0000..0146}.tar`. Classes are numbered from 0: folders in the order of their names,
-    images of a shard by their `.cls` or `.cls.txt`."""
+    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or a local path or fsspec URL: a folder with one
+    folder of images per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`), given as a folder, a glob or a
+    list (`shard-{0000..0146}.tar`). Classes are numbered from 0, folders in the order of their names; in shards, `.cls`
+    or `.cls.txt` files hold the numbers."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """Images to validate on, in the form and with the classes of `source`; by default a part of it."""
+    """Images to validate on, with the form and the classes of `source`; by default a part of `source`."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
-    """Share of the images in `source` held out if `validation` is not set. A hash of an image's bytes decides, so equal
-    images are in the same split."""
+    """Share of the images in `source` held out if `validation` is not set. A hash of the bytes decides an image's
+    split, so equal images share a split."""
     num_classes: Annotated[int, Field(ge=2, le=2**20), example(1000, "classes")]
-    """Number of classes. growctl rejects images with another number."""
+    """Number of classes. growctl rejects a `source` with more or fewer."""
     on_bad_record: Annotated[BadRecordPolicy, example("skip")] = "stop"
     """What to do with bad records: images that cannot be decoded or, in a shard, have no class. stop: end with an error
     that names the image. skip: leave it out and count it."""
