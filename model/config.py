@@ -80,8 +80,8 @@ class ImageInput(Strict):
     """Height and width of an image."""
     patch: Annotated[PositiveInt, example(16, "pixels")]
     """Height and width of a patch; must divide `size`."""
-    channels: Annotated[Literal[1, 3], example(1, "channels")] = 3
-    """Channels of an image: 3 for RGB, 1 for greyscale."""
+    channels: Annotated[Literal[1, 3], example(1)] = 3
+    """3 for RGB, 1 for greyscale."""
     pooling: Annotated[Literal["class_token", "mean"], example("mean")] = "class_token"
     """Which output of the final norm the output head reads. class_token: that of a learned data token before the
     patches. mean: the mean over all patches."""

@@ -66,8 +66,8 @@ class GrowthPolicy(Strict):
     along with the ramp of the new keys. frozen: tau stays the same. anneal: tau moves to sqrt(n) after the growth.
     recompute: tau is sqrt(n) at once. per-generation: new tokens have their own norm and tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, relative to the random weights of a new token (`init: copy`) or, in a widened decoder, to
-    a matrix's root mean square."""
+    """Size of the noise added to copies, relative to a new token's random weights (`init: copy`) or, in a widened
+    decoder, to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
     """Where new layers go. append: after the last layer. interleave: evenly between the old layers. Both kinds start as
     the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: a copy of each of the middle

@@ -34,7 +34,7 @@ class Routing(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     groups: Annotated[int, Field(ge=2, le=4096), example(8, "groups")]
-    """Number of equal groups into which the tokens are divided."""
+    """Number of groups, all of equal size."""
     read: Annotated[PositiveInt, example(2, "groups")]
     """Groups that a data token reads: those whose mean keys have the highest cosines with it. A bias added to each
     cosine balances the groups."""

@@ -26,7 +26,7 @@ class RandAugment(Strict):
 
     num_ops: Annotated[PositiveInt, example(2, "operations")] = 2
     """Operations on each image, drawn from fourteen."""
-    magnitude: Annotated[NonNegativeInt, Field(le=30), example(9, "of 30")] = 9
+    magnitude: Annotated[NonNegativeInt, Field(le=30), example(9, "pure number")] = 9
     """Strength of the operations."""
 
 

@@ -162,8 +162,8 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """What growctl does about spikes of the loss and about gradients that are not finite, whose updates it always
-    rejects."""
+    """What growctl does about spikes of the loss and about gradients that are not finite. It never applies such a
+    gradient."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 

@@ -26,9 +26,9 @@ Every key of a [schedule](schedules.md), with the values it may have, its unit a
 is optional, unless marked *required*. A dot leads into a block, and `N` is the number of an entry in a list, counted
 from 0: `stages.0.train_tokens` is the budget of the first stage. `growctl schema` prints all keys as a JSON Schema.
 
-A *count* is a whole number such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written as `90m`,
-`36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes. Upper limits of 100,000 or more are
-left out.
+A *count* is an integer such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written
+as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes. Upper limits of 100,000 or
+more are left out.
 """
 
 
@@ -103,7 +103,7 @@ class Key:
         if default and (allowed == "`true`, `false`" or (values and all(f"{v}:" in self.description for v in values))):
             allowed = ""  # the description lists the values
         facts = "; ".join(filter(None, (allowed, unit, default)))
-        needs_example = value in (None, [], {}) and self.allowed.startswith(("text", "list", "block", "number"))
+        needs_example = value in (None, [], {}) and self.allowed.startswith(("text", "list", "block"))
         example = f" `{self.example}`" if needs_example else ""
         return _wrapped(f"- **`{self.name}`** ({facts}): {description}{example}", "  ") + "\n"
 
@@ -202,15 +202,14 @@ def _allowed(schema: Mapping[str, Any]) -> str:
         case "array":
             return f"list{_length(schema)}, each {_allowed(schema['items'])}"
         case "object":
-            (pattern,) = schema["patternProperties"]
-            return f"block of values; names match `{pattern}`"
+            return "block of values"
         case "boolean":
             return "`true`, `false`"
         case "number":
             limits = {name: words for name, words in _RANGE.items() if schema.get(name, math.inf) < _NOBODY_REACHES}
             return "number" + ",".join(f" {words.format(schema[name])}" for name, words in limits.items())
         case "integer":
-            return f"whole number{_whole_range(schema)}"
+            return f"integer{_whole_range(schema)}"
     pattern, most = schema.get("pattern"), schema.get("maxLength")
     if pattern and pattern.startswith("^[A-Za-z0-9]["):  # of names, which hold no spaces
         return "text"

@@ -253,7 +253,7 @@ _METHOD = (
     "the change in loss that the growth itself causes, in nats: 0 if it preserves the function.",
     "In the charts of compute, large marks are the ends of stages and runs, and diamonds those of releases. Small dots "
     "are evaluations before the learning rate has decayed: a full run with that budget would reach a lower loss.",
-    "docs/judge.md says which models and controls count, how they are compared, and how often a verdict is right.",
+    "docs/judge.md says how models are compared, and how often a verdict is right.",
 )
 
 

@@ -90,7 +90,8 @@ class ModelBlock(Block):
     num_heads: Annotated[Width, example(4, "heads")]
     """Attention heads; must divide `hidden_size` unless `head_width` is set."""
     num_kv_heads: Annotated[Width | None, example(2, "heads")] = None
-    """Heads of keys and values, each shared by a group of attention heads. Must divide `num_heads`, the default."""
+    """Heads of keys and values, each shared by a group of attention heads; by default `num_heads`, which it must
+    divide."""
     head_width: Annotated[Width | None, example(64, "dimensions")] = None
     """Width of a head; by default `hidden_size` / `num_heads`."""
     norm: Annotated[Norm, example("rmsnorm")] = "layernorm"
@@ -134,9 +135,9 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and the nearest before it; by default all. The FLOP count includes
-    only these. Only `compiled` and `triton` kernels on a GPU skip the other tokens (FlexAttention); elsewhere a mask
-    hides them, which saves no time."""
+    """How many tokens a token attends to: itself and the nearest before it; by default all. The FLOP count leaves
+    out all others. Only `compiled` and `triton` kernels on a GPU skip them (FlexAttention); elsewhere a mask hides
+    them, which saves no time."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
@@ -160,8 +161,7 @@ class ReleaseBlock(Block):
     """How the learning rate of a release decays."""
 
     decay: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.1
-    """Length of the release as a share of its stage's steps. MiniCPM (arXiv 2404.06395) found the default to be
-    enough."""
+    """Length of the release as a share of its stage's steps."""
 
 
 class StageBlock(Block):
@@ -183,8 +183,8 @@ class StageBlock(Block):
     """Width of a decoder from this stage on: a multiple of the width before. The number of heads grows by the same
     factor."""
     num_heads: Annotated[Width | None, example(16, "heads")] = None
-    """Number of a decoder's attention heads from this stage on, in whole groups that share keys and values; by default
-    it grows only with `hidden_size`."""
+    """Number of a decoder's attention heads from this stage on; by default it grows only with `hidden_size`. Heads that
+    share keys and values are added as whole groups."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
     """Budget in data tokens, rounded to whole steps. Set this, `train_steps` or `until`."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
@@ -209,8 +209,7 @@ class StageBlock(Block):
     """In place of `mixture`, for a control: the weights of its ladder's stages, at the same shares of its own steps.
     growctl writes it; users leave it out."""
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
-    """Whether the stage gets a release: a branch off its end, in which the learning rate decays to finish this size
-    too. The ladder itself continues undecayed. By default `releases` decides."""
+    """Whether the stage gets a release, which finishes its model; by default `releases` decides."""
 
 
 ControlKind = Literal[
@@ -231,7 +230,7 @@ class ControlBlock(Block):
     """What these runs train (table in docs/schedules.md)."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of each finished model's); one run
-    for each. With three or more, the report can find the FLOPs at which the control reaches the ladder's loss."""
+    for each."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]

@@ -94,7 +94,7 @@ Variable = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class HardwareBlock(Block):
-    """The devices that `plan` assumes. It leaves a column empty rather than guess a value."""
+    """The devices that `plan` assumes. `plan` leaves a column empty rather than guess a value."""
 
     device: Annotated[Device | None, example("h100")] = None
     """A known device, which sets `memory` and `flops`."""
@@ -150,8 +150,7 @@ class SlurmBlock(Block):
     time_limit: Annotated[Duration, example("36h", "seconds")] = 24 * 3600
     """Time limit of one job; an unfinished run is queued again."""
     warn_before: Annotated[Duration, example("5m", "seconds")] = 120
-    """How long before the time limit SLURM warns the job. The workers then save and exit, and the job is queued
-    again."""
+    """Time from SLURM's warning to the time limit, in which the workers save and exit."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
     """Maximum requeues of one job that reaches its time limit; pre-emptions do not count."""
     array_limit: Annotated[PositiveInt | None, example(4, "runs")] = None

@@ -69,7 +69,7 @@ class SamplesBlock(Block):
     """Texts that the model writes after every stage. They do not affect training."""
 
     prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
-    """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
+    """What the texts begin with; an empty prompt begins a new document."""
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
     """Maximum tokens after each prompt, within the context length."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
@@ -108,7 +108,7 @@ ADAMW_RMS = 0.2
 
 
 class OptimizerBlock(Block):
-    """The optimizer. AdamW's defaults are the Tokenformer paper's values."""
+    """AdamW's defaults are the Tokenformer paper's values."""
 
     name: Annotated[OptimizerName, example("muon")] = "adamw"
     """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, separately for each
@@ -124,7 +124,7 @@ class OptimizerBlock(Block):
     """Largest global gradient norm; 0 turns clipping off. With Muon it must be 0, which is then the default."""
     momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
     """Decay per step of Muon's running mean of the gradient."""
-    muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "factor")] = None
+    muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "pure number")] = None
     """Muon's learning rate as a multiple of `learning_rate`; by default 0.2 times the square root of the width, which
     makes its updates about as large as AdamW's."""
 
@@ -164,7 +164,7 @@ class FreezeForBlock(Block):
     """Freezes the old parameters at the start of every grown stage."""
 
     freeze_for: Annotated[Count, example("1k", "optimizer steps")]
-    """Steps for which the old parameters stay frozen."""
+    """Steps that the freeze lasts."""
 
 
 POLICIES: dict[Preset, dict[str, Any]] = {
@@ -200,7 +200,8 @@ class GrowthBlock(GrowthPolicy):
     """When a stage ends. fixed: after its budget. slope: as soon as its validation loss falls too slowly, at the latest
     after its budget. The last stage always uses its whole budget."""
     slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
-    """With `when: slope`: a stage ends when its validation loss falls by less than this, in nats per training FLOP."""
+    """With `when: slope`: a stage ends when its validation loss falls by less than this, in nats per training FLOP
+    (for example 1e-15)."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
     """The slope is fitted to this many of the latest evaluations."""
 

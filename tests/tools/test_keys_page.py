@@ -128,7 +128,7 @@ def test_no_key_lacks_a_description_an_example_or_the_unit_of_its_numbers() -> N
     assert {"stages.N.train_tokens", "growth.old_tokens", "launch.slurm.time_limit", "seed"} <= KEYS.keys()
     assert [path for path, key in KEYS.items() if not key.description.endswith(".")] == []
     assert [path for path, key in KEYS.items() if key.example is None] == []
-    number = re.compile(r"(^| )(number|duration|size)( |$)")
+    number = re.compile(r"(^| )(number|integer|duration|size)( |$)")
     assert [path for path, key in KEYS.items() if number.search(key.allowed) and "unit" not in key.schema] == []
 
 
