@@ -103,7 +103,7 @@ class ModelBlock(Block):
     tie_embeddings: Annotated[bool, example(False)] = True
     """Whether the output head shares the embedding's weights."""
     ffn_tokens: Annotated[Count | None, example(3072, "units")] = None
-    """Units of a decoder's FFN, until a stage changes their number."""
+    """Units of a decoder's FFN, until a stage changes their number. Required unless the first stage sets it."""
     activation: Annotated[Activation, example("swiglu")] = "gelu"
     """Activation of a decoder's FFN; `swiglu` adds a third matrix, the gate."""
     parallel_residual: Annotated[bool, example(True)] = False

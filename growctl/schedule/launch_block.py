@@ -191,7 +191,7 @@ class LaunchBlock(Block):
     memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
     """Recomputes activations in the backward pass, which saves memory and costs one more forward pass. blocks: stores
-    only each block's input. {every: N}: stores only every N-th block's input. On CPUs, results stay bit-identical."""
+    only the input of each layer. {every: N}: stores only the input of every N-th layer. On CPUs, results stay bit-identical."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: PyTorch's own operations; only these keep a resumed run bit-identical.
     compiled: torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""

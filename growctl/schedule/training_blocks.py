@@ -73,7 +73,8 @@ class SamplesBlock(Block):
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
     """Maximum tokens after each prompt, within the context length."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
-    """Sampling temperature; 0 takes the likeliest token. Tokens are always drawn with the same random numbers."""
+    """Sampling temperature; 0 takes the likeliest token. Sampling always uses the same seed, so that
+    texts of two stages differ only because the model does."""
 
     def request(self) -> TextRequest:
         """Returns the form of this block that stages/generate takes."""

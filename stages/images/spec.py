@@ -20,9 +20,9 @@ class ImageSpec(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or a local path or fsspec URL: a folder with one
-    folder of images per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`), given as a folder, a glob or a
-    list (`shard-{0000..0146}.tar`). Classes are numbered from 0, folders in the order of their names; in shards, `.cls`
+    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or the local path or fsspec URL of a folder with one
+    subfolder of images per class, or of WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob or a brace
+    range (`shard-{0000..0146}.tar`). Classes are numbered from 0, folders in the order of their names; in shards, `.cls`
     or `.cls.txt` files hold the numbers."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
     """Images to validate on, with the form and the classes of `source`; by default a part of `source`."""
