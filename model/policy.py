@@ -69,8 +69,8 @@ class GrowthPolicy(Strict):
     """Size of the noise added to copies, relative to a new token's random weights (`init: copy`) or, in a widened
     decoder, to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers go. append: after the last layer. interleave: evenly between the old layers. Both kinds start as
-    the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: a copy of each of the middle
+    """Where new layers go. append: after the last layer. interleave: evenly between the old layers. In both cases they
+    start as the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: copies of the middle
     layers, right above them (arXiv 2609.19107). Copies need `allow_jump`."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Those of new parameters start at zero."""

@@ -20,7 +20,7 @@ Shares = Annotated[list[Share], Field(min_length=2, max_length=2), AfterValidato
 
 
 class RandAugment(Strict):
-    """RandAugment (arXiv 1909.13719), as in torchvision."""
+    """RandAugment (arXiv 1909.13719), as in torchvision; off by default."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -37,20 +37,20 @@ class Augmentation(Strict):
 
     crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
     """Smallest and largest shares of an image's area in a random crop. Crops have aspect ratios from 3/4 to 4/3 and are
-    resized to `model.image.size`. By default, as in evaluation, the shorter side is resized to that and the centre cut
-    out."""
+    resized to `model.image.size`. By default, as in evaluation, the shorter side is resized to this size and the
+    centre cut out."""
     flip: Annotated[bool, example(True)] = False
-    """Whether half of the images are mirrored, left to right."""
+    """Whether to mirror images, left to right, with probability 0.5."""
     randaugment: RandAugment | None = None
     """Random operations on colours and geometry; needs torchvision: `pip install 'growctl[images]'`."""
     erasing: Annotated[Share, example(0.25, "probability")] = 0.0
     """Probability of random erasing (arXiv 1708.04896), which fills a rectangle of 2 to 33 % of an image with grey."""
     mixup: Annotated[Alpha, example(0.8, "alpha")] = 0.0
-    """Mixup: pairs of images are blended, with shares drawn from a beta distribution with this alpha (arXiv
-    1710.09412)."""
+    """Mixup: blends pairs of images, with shares from a beta distribution with this alpha (arXiv 1710.09412); 0 turns
+    it off."""
     cutmix: Annotated[Alpha, example(1.0, "alpha")] = 0.0
-    """CutMix: pairs of images exchange a rectangle, whose share of the area is drawn from a beta distribution with this
-    alpha (arXiv 1905.04899). With `mixup` too, each pair gets one of the two, at random."""
+    """CutMix: swaps a rectangle between two images, with its share of the area from a beta distribution with this
+    alpha (arXiv 1905.04899); 0 turns it off. With `mixup` too, each pair gets one of the two, at random."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0), example(0.1, "probability")] = 0.0
     """Share of a target's probability that is spread evenly over all classes."""
 

@@ -162,8 +162,7 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """What growctl does about spikes of the loss and about gradients that are not finite. It never applies such a
-    gradient."""
+    """What growctl does about spikes in the loss and about gradients that are not finite, which it never applies."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -174,8 +173,8 @@ class Anomalies(Strict):
     """What to do if a step's loss is a spike (`spike_z`). `ignore` makes the update; for the others, see
     `non_finite`."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
-    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations (1.48 times
-    the median absolute deviation)."""
+    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations (each 1.48
+    times the median absolute deviation, at least 0.01 nats)."""
     window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
     """Number of steps whose losses give the median and the deviation for `spike_z`. Detection begins when warm-up and
     ramp are over and the window is full."""

@@ -22,9 +22,10 @@ _START = """\
 
 <!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
-Every key of a [schedule](schedules.md), with the values it may have, its unit and its default. A key without a default
-is optional, unless marked *required*. A dot leads into a block, and `N` is the number of an entry in a list, counted
-from 0: `stages.0.train_tokens` is the budget of the first stage. `growctl schema` prints all keys as a JSON Schema.
+This page lists every key of a [schedule](schedules.md) with its values, unit and default. A block is a group of keys;
+if you set it, you must set its *required* keys. Any other key without a default does nothing if left out,
+unless its entry says otherwise. A dot leads into a block, and `N` is the number of an entry in a list, counted from 0:
+`stages.0.train_tokens` is the budget of the first stage.
 
 A *count* is an integer such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written
 as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes. Upper limits of 100,000 or
@@ -166,7 +167,7 @@ def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
 def _defaults() -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
     example = "`defaults: [quickstart, {launch: slurm}, _self_]`"
-    facts = "**`defaults`** (list of names, paths and choices; default `[_self_]`)"
+    facts = "**`defaults`** (list; default `[_self_]`)"
     return _wrapped(f"- {facts}: {described} [More](schedules.md#overrides-and-composition). {example}", "  ") + "\n"
 
 

@@ -62,7 +62,7 @@ DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "f
 
 
 class RotaryScalingBlock(Block):
-    """Scaling of the rotary frequencies, as some imported models use it."""
+    """Scaling of the rotary frequencies, as in some imported models; by default none."""
 
     kind: Annotated[Literal["linear", "llama3"], example("llama3")]
     """linear: divides all frequencies by `factor`. llama3: divides only the low ones."""
@@ -71,10 +71,9 @@ class RotaryScalingBlock(Block):
     trained_length: Annotated[Count, example(8192, "data tokens")]
     """Context length of the training before the scaling, in data tokens."""
     low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
-    """With `llama3`, frequencies that turn less often than this within `trained_length` are divided by the whole
-    `factor`."""
+    """With `llama3`, frequencies with fewer turns than this in `trained_length` tokens are divided by `factor`."""
     high_turns: Annotated[PositiveFloat, example(4.0, "turns in trained_length")] = 4.0
-    """With `llama3`, frequencies that turn more often than this within `trained_length` stay unchanged."""
+    """With `llama3`, frequencies with more turns than this in `trained_length` tokens stay unchanged."""
 
 
 class ModelBlock(Block):
@@ -83,14 +82,14 @@ class ModelBlock(Block):
     family: Annotated[Literal["tokenformer", "decoder"], example("tokenformer")] = "tokenformer"
     """tokenformer: Pattentions in place of linear layers. decoder: linear layers, as in GPT-NeoX or Llama."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
-    """Number of layers (blocks), until a stage changes it. With 0, a tokenformer is only the embedding, the final norm
+    """Number of layers, until a stage changes it. With 0, a tokenformer is only the embedding, the final norm
     and the output head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
-    """Width of the model (the residual stream). Tokenformer growth never changes it."""
+    """Width of the model (the residual stream)."""
     num_heads: Annotated[Width, example(4, "heads")]
-    """Attention heads; must divide `hidden_size` unless `head_width` is set."""
+    """Number of attention heads; must divide `hidden_size` unless `head_width` is set."""
     num_kv_heads: Annotated[Width | None, example(2, "heads")] = None
-    """Heads of keys and values, each shared by a group of attention heads; by default `num_heads`, which it must
+    """Number of key-value heads, each shared by a group of attention heads; by default `num_heads`, which it must
     divide."""
     head_width: Annotated[Width | None, example(64, "dimensions")] = None
     """Width of a head; by default `hidden_size` / `num_heads`."""
@@ -103,11 +102,12 @@ class ModelBlock(Block):
     tie_embeddings: Annotated[bool, example(False)] = True
     """Whether the output head shares the embedding's weights."""
     ffn_tokens: Annotated[Count | None, example(3072, "units")] = None
-    """Units of a decoder's FFN, until a stage changes their number. Required unless the first stage sets it."""
+    """Units of a decoder's FFN, until a stage changes their number. A new decoder needs
+    this, here or in its first stage."""
     activation: Annotated[Activation, example("swiglu")] = "gelu"
     """Activation of a decoder's FFN; `swiglu` adds a third matrix, the gate."""
     parallel_residual: Annotated[bool, example(True)] = False
-    """Whether attention and FFN of a decoder's block read the same input, as in GPT-NeoX."""
+    """Whether a decoder's attention and FFN read the same input, as in GPT-NeoX."""
     qkv_bias: Annotated[bool, example(False)] = True
     """Whether a decoder's queries, keys and values have biases."""
     output_bias: Annotated[bool, example(False)] = True
@@ -116,10 +116,10 @@ class ModelBlock(Block):
     """Whether a decoder's FFN has biases."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
     """Rows of the embedding; by default `data.vocab_size` or, for a prepared dataset, the entries of its tokenizer.
-    Required with `data.tokenizer`. Not for images, which have `data.images.num_classes`."""
+    Required with `data.tokenizer`. Not for images."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns scores into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm: GELU, then
-    L2 norm. softmax: growth preserves the function only with `growth.init` zero-value or copy."""
+    L2 norm. softmax: softmax, with which only `growth.init` zero-value and copy preserve the function."""
     routing: Annotated[
         Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
     ] = None
@@ -135,14 +135,13 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and the nearest before it; by default all. The FLOP count leaves
-    out all others. Only `compiled` and `triton` kernels on a GPU skip them (FlexAttention); elsewhere a mask hides
-    them, which saves no time."""
+    """How many tokens a token attends to: itself and the nearest before it; by default all. Only `compiled` and
+    `triton` kernels on a GPU skip older ones (FlexAttention); elsewhere a mask hides them, which saves no time."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With `attention_window`: in every n-th layer, a token attends to all tokens before it. 4 means layers 3, 7, ...,
-    counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
+    """With `attention_window`: every n-th layer still attends to all earlier tokens; by default none does. 4 means
+    layers 3, 7, ..., counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes this a model of images. It attends to all patches of an image at once, learns position embeddings in place
     of rotary ones, and has an output head of its own."""
@@ -170,7 +169,8 @@ class StageBlock(Block):
     name: Annotated[StageName, example("354m")]
     """Name of the stage in paths and tables; unique in the ladder."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O; by default unchanged."""
+    """Parameter tokens in each of Q, K, V and O; by default unchanged. A new Tokenformer's first stage needs this
+    and `ffn_tokens`."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
     """Parameter tokens in the FFN, or a decoder's FFN units; by default unchanged, but a decoder's units grow with
     `hidden_size`."""
@@ -191,18 +191,18 @@ class StageBlock(Block):
     """Budget in optimizer steps."""
     until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
     """Share of the ladder's budget, `training.ladder_tokens` or `ladder_flops`, at which the stage ends. It rises from
-    stage to stage; every stage but the last needs it."""
+    stage to stage; with such a budget, all stages but the last need it."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
     """Sequences per optimizer step, over all devices; by default `training.batch_size`. If the stage sets only
-    `sequence_length`, the default keeps the data tokens per step."""
+    `sequence_length`, the data tokens per step stay those of `training`."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
     """Context length; by default `training.sequence_length`. It must divide the longest context of the ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps in which the ramp of the new keys rises to 1 or, with `growth.tau: anneal`, tau moves. By default
     `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the earlier value."""
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
-    """Weights of the sources in this stage; by default those in `data.mixture`. A source without a weight, or with 0,
-    is not read."""
+    """Weights of the sources in this stage; by default those in `data.mixture`. A source with weight 0 or none is
+    not read."""
     followed: Annotated[
         SkipJsonSchema[list[FollowedWeights] | None], Field(exclude_if=lambda followed: followed is None)
     ] = None
@@ -229,15 +229,15 @@ class ControlBlock(Block):
     kind: Annotated[ControlKind, example("best-scratch")]
     """What these runs train (table in docs/schedules.md)."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
-    """FLOPs of the control, as multiples of the ladder's (for scratch-of-each-size, of each finished model's); one run
-    for each."""
+    """Multiples of the ladder's FLOPs (for scratch-of-each-size, of each finished model's) for which the control
+    trains."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]
     """Peak learning rates to try; 1 must be among them. All are tried at the budget nearest to 1; the other budgets use
     the best one. Not for single-jump and official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
-    """For best-scratch: also train the last stage's shape with these numbers of layers."""
+    """For best-scratch: also train the last model with these numbers of layers."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]

@@ -40,7 +40,8 @@ class MixtureBlock(SourceSpec):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True, json_schema_extra=_text_of_a_corpus)
 
     name: Annotated[SourceName, example("books")]
-    """Name of the source in `stages.N.mixture`, tables and reports; unique in the mixture. Optional with `corpus`."""
+    """Name of the source in `stages.N.mixture`, tables and reports; unique in the mixture. With `corpus`, this and
+    `source` are optional."""
     weight: Annotated[float, Field(gt=0.0, le=1e9), example(0.3, "pure number")]
     """Weight of the source in the training samples and in every stage's validation loss, relative to the sum of all
     weights."""
@@ -88,7 +89,7 @@ class DataBlock(DataSpec):
         None,
         min_length=1,
         examples=SourceSpec.model_fields["source"].examples,
-        description=f"{SourceSpec.model_fields['source'].description} Set either this or `mixture`.",
+        description=f"{SourceSpec.model_fields['source'].description} Set this, `mixture` or `images`.",
     )
     vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
     """Entries of the byte-level BPE that growctl trains; 8192 by default. Not together with `tokenizer`."""
@@ -106,8 +107,7 @@ class DataBlock(DataSpec):
 
     document_mask: Annotated[bool, example(True)] = False
     """Whether a token attends only to its own document, with positions counted from the document's start. By default it
-    attends to everything before it in its sequence, as in the Tokenformer paper. In a prepared dataset, each document
-    must have one end-of-text token, at its end."""
+    attends to everything before it in its sequence, as in the Tokenformer paper."""
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
     """How documents become training sequences. concatenate: all documents form one stream, which is cut every
@@ -132,7 +132,7 @@ class DataBlock(DataSpec):
     """Images to train on, in place of a text. The other keys of `data` are for texts; leave them out."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
-    """What happens when a run needs more of a source than `epochs_at_most` allows. stop: the run does not start.
+    """What happens when a run needs more of a source than its `epochs_at_most` allows. stop: the run does not start.
     others: the other sources take over, in proportion to their weights."""
 
     def attended_at(self, context: int) -> float:

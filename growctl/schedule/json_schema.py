@@ -84,9 +84,9 @@ def _defaults() -> dict[str, Any]:
     choice = {"type": ["string", "array", "null"]}
     block = {"type": "object", "patternProperties": {rf"^((override|optional) )?({'|'.join(GROUPS)})$": choice}}
     return {
-        "description": "The files that this schedule starts from; later entries win. Each is the name or path of a "
-        "schedule, a file for a block ({launch: slurm}, or {override launch: slurm} if an entry above already chooses "
-        "one), or `_self_`: this file itself, by default the last entry.",
+        "description": "The files that make up this schedule; later entries win. Each is the name or path of a "
+        "schedule, or a file for a block ({launch: slurm}, or {override launch: slurm} if an entry above already "
+        "chooses one). `_self_` is this file, which comes last if the list leaves it out.",
         "type": "array",
         "items": {
             "anyOf": [

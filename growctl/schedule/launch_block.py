@@ -122,7 +122,7 @@ class HardwareBlock(Block):
 
 
 class HostfileBlock(Block):
-    """Several machines that share a file system, reached through DeepSpeed's runners (`cluster: hostfile`)."""
+    """Several machines that share a file system, reached through DeepSpeed's launcher (`cluster: hostfile`)."""
 
     path: Annotated[str, Field(min_length=1), example("/etc/growctl/hostfile")] = "hostfile"
     """Hostfile in DeepSpeed's format, with one line per machine: `name slots=8`."""
@@ -162,23 +162,23 @@ class SlurmBlock(Block):
     memory: Annotated[Size | None, example("200GiB", "bytes")] = None
     """Host memory to request per node; by default, training requests all of it."""
     setup: Annotated[list[str], example(["module load cuda"])] = []
-    """Shell lines that run before the job."""
+    """Shell lines that each job runs first."""
     options: Annotated[dict[OptionName, str | int | bool], example({"reservation": "my-reservation"})] = {}
-    """Further sbatch options by their long names. An option without a value is true, as in {exclusive: true}."""
+    """Further sbatch options by their long names. Set one that takes no value to true: {exclusive: true}."""
 
 
 class SegmentsBlock(Block):
-    """Activation checkpointing in segments of several blocks."""
+    """Activation checkpointing in segments of several layers."""
 
-    every: Annotated[Count, example(2, "blocks")]
-    """Blocks in a segment. Longer segments store fewer inputs but recompute more activations at a time."""
+    every: Annotated[Count, example(2, "layers")]
+    """Layers in a segment. Longer segments store fewer inputs but recompute more activations at a time."""
 
 
 class LaunchBlock(Block):
     """The machines that train and how they share the work. You may change this block when you resume a run."""
 
     cluster: Annotated[Cluster, example("slurm")] = "local"
-    """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: SLURM jobs."""
+    """local: this machine. hostfile: several machines, through DeepSpeed's launcher. slurm: SLURM jobs."""
     nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
@@ -190,22 +190,22 @@ class LaunchBlock(Block):
     """Where master weights and Adam's moments are kept and updated. none: on the devices. optimizer: in the host's
     memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Recomputes activations in the backward pass, which saves memory and costs one more forward pass. blocks: stores
-    only the input of each layer. {every: N}: stores only the input of every N-th layer. On CPUs, results stay bit-identical."""
+    """Recomputing activations in the backward pass saves memory and costs one more forward pass. blocks: stores only
+    the input of each layer. {every: N}: stores only that of every N-th layer. On CPUs, results stay bit-identical."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: PyTorch's own operations; only these keep a resumed run bit-identical.
-    compiled: torch.compile on each block. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
+    compiled: torch.compile on each layer. triton: fused kernels on GPUs (`pip install 'growctl[gpu]'`)."""
     micro_batch_size: Annotated[Literal["auto"] | Count, example(4, "sequences")] = "auto"
-    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate, or the device's whole share
+    """Sequences per forward pass on one device. auto: as many as `plan` estimates to fit, or the device's whole share
     of the batch if its memory is unknown."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
     """Environment variables of the workers. Put no secrets here: the run's files store them. With a hostfile, machines
     get only a few variables of your own environment, such as OMP_NUM_THREADS."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
     """How long workers may take to save when the run is stopped, before growctl kills them. If a hostfile's machine
-    shuts down, DeepSpeed's launcher kills them after 30 seconds."""
+    shuts down, DeepSpeed's launcher kills its workers after 30 seconds."""
     hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
-    """growctl kills and restarts workers that make no progress for this long. It must exceed the time of a step, of a
+    """growctl kills and restarts workers that make no progress for this long. This must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
     """How often growctl restarts a stage whose workers crash or hang; a new checkpoint resets the count."""

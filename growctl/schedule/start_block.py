@@ -97,8 +97,8 @@ class StartBlock(Block):
     either `checkpoint` or `run`. By default a run starts from a new model."""
 
     checkpoint: Annotated[str | None, Field(min_length=1), example("runs/quickstart/stages/0-115k/final")] = None
-    """The directory of a checkpoint, a stage or a run, or a name: RUN, RUN/STAGE, RUN/STAGE/release or
-    RUN/STAGE/step_..."""
+    """The directory of a checkpoint, a stage or a run, or a name: RUN (its newest finished stage), RUN/STAGE,
+    RUN/STAGE/release or RUN/STAGE/step_..."""
     run: Annotated[str | None, Field(min_length=1), example("quickstart")] = None
     """The run to start from, in the same runs directory."""
     stage: Annotated[str | None, Field(min_length=1), example("115k")] = None

@@ -21,12 +21,12 @@ class TrainingBlock(Block):
     """Batch, context and precision of every optimizer step, and the ladder's budget."""
 
     sequence_length: Annotated[Count, example(1024, "data tokens")]
-    """Context length in data tokens."""
+    """Context length in data tokens; images need none."""
     batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
-    """Budget of the whole ladder in data tokens, in place of a budget in every stage; `stages.N.until` divides it. Set
-    this or `ladder_flops`."""
+    """Budget of the whole ladder in data tokens, in place of a budget in every stage; `stages.N.until` divides it. Not
+    together with `ladder_flops`."""
     ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
     """Budget of the whole ladder in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
@@ -52,7 +52,7 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the `span` (`shape: wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """Factor on a stage's learning rate; r is the stage's data tokens per step divided by those of `training`. none: 1.
+    """Factor on a stage's learning rate, from the ratio r of its data tokens per step to those of `training`. none: 1.
     sqrt: sqrt(r). linear: r."""
 
 
@@ -69,12 +69,12 @@ class SamplesBlock(Block):
     """Texts that the model writes after every stage. They do not affect training."""
 
     prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
-    """What the texts begin with; an empty prompt begins a new document."""
+    """The beginning of each text; an empty one begins a new document."""
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
     """Maximum tokens after each prompt, within the context length."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
-    """Sampling temperature; 0 takes the likeliest token. Sampling always uses the same seed, so that
-    texts of two stages differ only because the model does."""
+    """Sampling temperature; 0 takes the likeliest token. Sampling always uses the same seed, so texts of
+    two stages differ only because the model does."""
 
     def request(self) -> TextRequest:
         """Returns the form of this block that stages/generate takes."""
@@ -96,7 +96,7 @@ class CheckpointBlock(Block):
     """Whether each stage whose learning rate decays (`wsd`) also keeps the checkpoint right before the decay. A longer
     schedule can continue from it."""
     check_space: Annotated[bool, example(False)] = True
-    """Whether a run only starts if its checkpoints fit on the disk."""
+    """Whether a run starts only if its checkpoints fit on the disk."""
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -112,7 +112,7 @@ class OptimizerBlock(Block):
     """AdamW's defaults are the Tokenformer paper's values."""
 
     name: Annotated[OptimizerName, example("muon")] = "adamw"
-    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, separately for each
+    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the layers, separately for each
     generation, and AdamW for the rest."""
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2), example([0.9, 0.98], "pure numbers")] = [0.9, 0.95]
     """AdamW's decay rates of the running means of the gradient and of its square."""
@@ -158,7 +158,7 @@ class RewarmupBlock(Block):
     steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
     """Steps in which the rate rises, as in `learning_rate.warmup_steps`."""
     of: Annotated[Literal["all", "new"], example("new")] = "all"
-    """Which parameters warm up again. all: all of them. new: only the new generation."""
+    """Parameters whose rate warms up again. all: all of them. new: only the new generation."""
 
 
 class FreezeForBlock(Block):
@@ -176,13 +176,14 @@ _DEFAULT_PRESET: Preset = "growctl-default"
 
 
 class GrowthBlock(GrowthPolicy):
-    """How a model grows between stages and how it trains afterwards. By default, growth preserves the function."""
+    """How a model grows between stages and how it trains afterwards."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
-    """A named policy, which sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; you may not contradict it.
-    custom: your own policy, and the default if any of these keys except `allow_jump` differs from growctl-default."""
+    """A policy (docs/growing.md) that sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; you may not
+    contradict it. custom: your own, and the default if any of these keys except `allow_jump` differs from
+    growctl-default."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Share of a grown stage's steps in which the factor on new keys rises to 1 (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
@@ -192,7 +193,7 @@ class GrowthBlock(GrowthPolicy):
     only after N steps."""
     lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
     """Factors on the learning rate in a grown stage, one per generation, newest first; the last one also applies to all
-    older generations. By default 1."""
+    older generations. By default all are 1."""
     weight_decay: Annotated[list[NonNegativeFloat], example([0.1, 0.0], "pure numbers")] = []
     """Weight decay in a grown stage, listed as in `lr_scale`; by default `optimizer.weight_decay`."""
     rewarmup: RewarmupBlock = RewarmupBlock()
@@ -201,8 +202,8 @@ class GrowthBlock(GrowthPolicy):
     """When a stage ends. fixed: after its budget. slope: as soon as its validation loss falls too slowly, at the latest
     after its budget. The last stage always uses its whole budget."""
     slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
-    """With `when: slope`: a stage ends when its validation loss falls by less than this, in nats per training FLOP
-    (for example 1e-15)."""
+    """Required with `when: slope`: a stage ends when its validation loss falls by less than this, in nats per
+    training FLOP (for example 1e-15)."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
     """The slope is fitted to this many of the latest evaluations."""
 

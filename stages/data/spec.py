@@ -66,10 +66,11 @@ class SourceSpec(Strict):
     folder, glob or prepared dataset. A file's extension decides how it is read (docs/your-data.md)."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Glob, relative to the source folder, of the files to read. Hidden files are never read."""
+    """Glob, relative to the source folder, of the files to read."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
-    """Text between two documents of a plain text file; it belongs to neither."""
+    """Text between two documents of a plain text file; it belongs to neither. By default only long files are
+    cut."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
     """JSON key or Parquet column that holds the text of a document."""
@@ -88,8 +89,8 @@ class DataSpec(SourceSpec):
     """The `data:` block of a schedule: the text, and how it is tokenised."""
 
     tokenizer: str | None = Field(None, min_length=1, examples=["EleutherAI/gpt-neox-20b"])
-    """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. By default growctl trains a
-    byte-level BPE on the train split."""
+    """A `tokenizer.json`, a folder that contains one, or a name on the Hugging Face hub. By default growctl uses a
+    prepared dataset's own, or else trains a byte-level BPE on the train split."""
 
     vocab_size: int | None = Field(None, ge=257, le=2**20)
     """Entries of the BPE to train; 8192 by default, and at least the 256 bytes and the end of text. A small source may
@@ -99,8 +100,8 @@ class DataSpec(SourceSpec):
     """The special token after each document. `tokenizer`, if set, must have it."""
 
     begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
-    """The special token before each document, if `tokenizer` puts one there, as Llama's does. `growctl show CHECKPOINT`
-    prints a checkpoint's."""
+    """The special token before each document. Set it if `tokenizer` puts one there, as Llama's does. `growctl show`
+    prints that of a checkpoint."""
 
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
@@ -109,12 +110,12 @@ class DataSpec(SourceSpec):
     share a split on every machine."""
 
     shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
-    """Seed for shuffling the train documents of all files; by default they keep the source's order. Windows are read in
-    random order anyway; shuffling also mixes the documents within a window."""
+    """Seed for shuffling the train documents of all files; by default they keep the source's order, and
+    only windows are read in random order."""
 
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
-    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the number of tasks
-    at a time."""
+    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the most jobs or
+    tasks at a time."""
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
     """For a prepared dataset at a URL: the most that this machine caches on disk, for all its processes. Shards opened

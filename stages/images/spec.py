@@ -20,12 +20,12 @@ class ImageSpec(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or the local path or fsspec URL of a folder with one
-    subfolder of images per class, or of WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`): a folder, a glob or a brace
-    range (`shard-{0000..0146}.tar`). Classes are numbered from 0, folders in the order of their names; in shards, `.cls`
-    or `.cls.txt` files hold the numbers."""
+    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or the local path or fsspec URL of images: a folder
+    with one subfolder per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`) as a folder, glob or brace range
+    (`shard-{0000..0146}.tar`). Class numbers start at 0. Folders are numbered in the order of their names; shards hold
+    the numbers in `.cls` or `.cls.txt` files."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """Images to validate on, with the form and the classes of `source`; by default a part of `source`."""
+    """Images to validate on, given like `source` and with the same classes; by default a part of `source`."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
     """Share of the images in `source` held out if `validation` is not set. A hash of the bytes decides an image's
     split, so equal images share a split."""
