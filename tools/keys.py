@@ -28,8 +28,7 @@ unless its entry says otherwise. A dot leads into a block, and `N` is the number
 `stages.0.train_tokens` is the budget of the first stage.
 
 A *count* is an integer such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written
-as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes. Upper limits of 100,000 or
-more are left out.
+as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes.
 """
 
 

@@ -208,7 +208,7 @@ class LaunchBlock(Block):
     """growctl kills and restarts workers that make no progress for this long. This must exceed the time of a step, of a
     compilation, and of writing one file of a checkpoint."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
-    """How often growctl restarts a stage whose workers crash or hang; a new checkpoint resets the count."""
+    """Most restarts of a stage whose workers crash or hang; a new checkpoint resets the count."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""
     slurm: SlurmBlock = SlurmBlock()

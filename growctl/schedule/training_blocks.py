@@ -21,7 +21,7 @@ class TrainingBlock(Block):
     """Batch, context and precision of every optimizer step, and the ladder's budget."""
 
     sequence_length: Annotated[Count, example(1024, "data tokens")]
-    """Context length in data tokens; images need none."""
+    """Context length in data tokens; not needed for images."""
     batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
