@@ -63,8 +63,8 @@ class GrowthPolicy(Strict):
     of the old tokens."""
     tau: Annotated[TauPolicy, example("frozen")] = "ramp"
     """What happens to tau, the factor on the scores, when a Pattention grows to n tokens. ramp: tau moves to sqrt(n)
-    along with the ramp of the new keys. frozen: tau stays the same. anneal: tau moves to sqrt(n) over a share of the stage.
-    recompute: tau is sqrt(n) at once. per-generation: new tokens have their own norm and tau."""
+    along with the ramp of the new keys. frozen: tau stays the same. anneal: tau moves to sqrt(n) over a share of the
+    stage. recompute: tau is sqrt(n) at once. per-generation: new tokens have their own norm and tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
     """Size of the noise added to copies, relative to a new token's random weights (`init: copy`) or, in a widened
     decoder, to a matrix's root mean square."""
