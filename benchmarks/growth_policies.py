@@ -69,7 +69,7 @@ def _scratch_stage() -> list[str]:
 
 
 def table(directory: Path) -> None:
-    """Writes the finished runs to the results file, draws them, and prints a Markdown table, best policy first."""
+    """Writes the finished runs to the results file, best policy first."""
     document = rows.collect([row(policy) for policy in POLICIES], directory, schedule=SCHEDULE.name)
     for found in document["rows"]:
         losses = [outcome["loss"] for outcome in found["by_seed"].values()]
@@ -77,12 +77,6 @@ def table(directory: Path) -> None:
         found |= {"jump": statistics.mean(jumps) if jumps else None, "loss": statistics.mean(losses)}
     document["rows"].sort(key=lambda found: found["loss"])
     rows.write(RESULTS, document)
-    print("| policy | jump, nats | loss at the end | by seed |")
-    print("|---|---|---|---|")
-    for found in document["rows"]:
-        by_seed = ", ".join(f"{outcome['loss']:.4f}" for outcome in found["by_seed"].values())
-        jump = "-" if found["jump"] is None else f"{found['jump']:+.4f}" if abs(found["jump"]) > 1e-6 else "0"
-        print(f"| {found['policy']} | {jump} | {found['loss']:.4f} | {by_seed} |")
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ class Key:
         facts = "; ".join(filter(None, (allowed, unit, default)))
         needs_example = value in (None, [], {}) and self.allowed.startswith(("text", "list", "block"))
         example = f" `{self.example}`" if needs_example else ""
-        return _wrapped(f"- **`{self.name}`** ({facts}): {description}{example}", "  ") + "\n"
+        return _wrapped(f"- `{self.name}` ({facts}): {description}{example}", "  ") + "\n"
 
 
 def every_key() -> Iterator[Key]:
@@ -135,7 +135,7 @@ def _entries(path: str, keys: list[Key]) -> Iterator[str]:
     known = {key.name: key.description for key in every_key() if key.path == f"{outer.split('.')[0]}.{key.name}"}
     same = [key for key in keys if number == "N" and known.get(key.name, "").startswith(key.description)]
     if same:
-        names = ", ".join(f"**`{key.name}`**" for key in same)
+        names = ", ".join(f"`{key.name}`" for key in same)
         yield _wrapped(f"- {names}: as in [`{outer.split('.')[0]}`](#{outer.split('.')[0]}).", "  ") + "\n"
     yield from (key.entry for key in keys if key not in same)
 
@@ -166,7 +166,7 @@ def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
 def _defaults() -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
     example = "`defaults: [quickstart, {launch: slurm}, _self_]`"
-    facts = "**`defaults`** (list; default `[_self_]`)"
+    facts = "`defaults` (list; default `[_self_]`)"
     return _wrapped(f"- {facts}: {described} [More](schedules.md#overrides-and-composition). {example}", "  ") + "\n"
 
 

@@ -146,6 +146,19 @@ def _grown_decoders(found: Any) -> Rows:
         }
 
 
+POLICIES = (
+    *("matched, ramp 2 %", "matched, ramp 20 %", "matched, recompute", "official", "zero-key, anneal 30 %"),
+    *("paper-appendix (zero-key, frozen)", "copy, recompute", "matched, ramp 2 %, old frozen"),
+)
+"""Those of benchmarks/growth_policies.py that the page shows."""
+
+
+def _policies(found: Any) -> Rows:
+    for row in (row for row in found["rows"] if row["policy"] in POLICIES):
+        jump = f"{row['jump']:+.3f}" if abs(row["jump"]) > 1e-5 else "0"
+        yield {"policy": row["policy"], "jump, nats": jump, "final loss": f"{row['loss']:.3f}"}
+
+
 ROUTED = {
     "grown": "164k grown to 262k, all read",
     "grown-large": "164k grown to 557k, all read",
@@ -258,6 +271,7 @@ def _law(found: Any) -> Rows:
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
+    "policies": ("growth_policies", _policies),
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
     "muon-growth": ("muon_growth", _muon_growth),
