@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ from model.parameter_names import (
 from model.tokenformer_config import TokenformerConfig, pattention_widths
 
 ModelConfig = Annotated[TokenformerConfig | DecoderConfig, Field(discriminator="family")]
+
+HEADS = ("num_heads", "num_kv_heads", "head_width")
 
 
 def block_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
@@ -90,3 +92,20 @@ def unread_parameters(config: ModelConfig) -> int:
 def num_embedding_parameters(config: ModelConfig) -> int:
     """The number of parameters of the embedding of tokens, or of patches and their positions."""
     return sum(math.prod(shape) for name, shape in parameter_shapes(config).items() if name.startswith("embedding."))
+
+
+def model_shape(model: ModelConfig) -> dict[str, Any]:
+    """What a stage may change of a model: its layers, its width, and the parameter tokens of each layer."""
+    if isinstance(model, TokenformerConfig):
+        return {
+            "num_layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
+            "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
+        }
+    return {name: getattr(model, name) for name in ("num_layers", "hidden_size", *HEADS, "ffn_tokens")}
+
+
+def _same(counts: list[int]) -> int | list[int] | None:
+    """One number for layers that are alike, else one for each layer; None without layers."""
+    return counts if len(set(counts)) > 1 else counts[0] if counts else None

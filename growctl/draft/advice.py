@@ -13,12 +13,11 @@ from growctl.draft.recipe import Draft, LawWish
 from growctl.draft.sizes import Shape, Size, Vocabularies, model_of, size_near
 from growctl.draft.text_source import BY_SIZE, text_source
 from growctl.find_checkpoint import find_checkpoint
-from growctl.ladder.conditions import model_shape
 from growctl.law.formula import Floats, Interval, Law, Paths, Segment, read_law
 from growctl.schedule.start_block import BaseBlock, StartBlock, describe_start
 from model.errors import UserError
 from model.flops import training_flops_per_token
-from model.shapes import num_parameters
+from model.shapes import model_shape, num_parameters
 from stages.corpus.prepared import given_dataset
 from stages.data.dataset import read_dataset_manifest
 from stages.data.spec import DataSpec

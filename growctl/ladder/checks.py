@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from growctl.ladder.conditions import model_shape
 from growctl.ladder.controls import of_depth
 from growctl.ladder.sizes import Growth, growth_of, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import finished_models, plan_stages, stage_steps, step_costs
@@ -21,6 +20,7 @@ from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from model.policy import invalid_combination
+from model.shapes import model_shape
 from model.tokenformer_config import PATTENTIONS, TokenformerConfig
 from stages.data.spec import SourceSpec
 

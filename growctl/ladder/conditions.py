@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model.errors import UserError
-from model.shapes import ModelConfig
+from model.shapes import HEADS, model_shape
 from model.tokenformer_config import TokenformerConfig
 
 if TYPE_CHECKING:
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 READING = ("data.document_mask", "data.packing", "data.when_exhausted")
 """How training reads documents. The other keys of `data` say what the dataset is, whose fingerprint counts instead."""
 
-_HEADS = ("num_heads", "num_kv_heads", "head_width")
 _HARMLESS: dict[str, Any] = {
     **dict.fromkeys(("name", "controls", "samples", "checkpoint", "trackers", "releases"), True),
     **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
     "evaluation": {"every"},
     "training": {"log_every", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
-    "model": {"num_layers", "hidden_size", "ffn_tokens", *_HEADS},
+    "model": {"num_layers", "hidden_size", "ffn_tokens", *HEADS},
     "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
 }
 """Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
@@ -49,7 +48,7 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     values |= {"seed": schedule.seed, "model.vocab_size": schedule.vocab_size}
     values |= {path: getattr(schedule.data, path.removeprefix("data.")) for path in READING}
     if isinstance(plans[0].model, TokenformerConfig):
-        values |= {f"model.{key}": getattr(plans[0].model, key) for key in _HEADS}
+        values |= {f"model.{key}": getattr(plans[0].model, key) for key in HEADS}
     if images := schedule.data.images:
         values |= _leaves(images.augmentation.model_dump(mode="json"), "data.images.augmentation.")
     if schedule.base:
@@ -74,18 +73,6 @@ def _stages(schedule: "Schedule", plans: Sequence["StagePlan"]) -> dict[str, Any
             ],
         }
     return values
-
-
-def model_shape(model: "ModelConfig") -> dict[str, Any]:
-    """What a stage may change of a model: its layers, its width, and the parameter tokens of each layer."""
-    if isinstance(model, TokenformerConfig):
-        return {
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
-            "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
-        }
-    return {name: getattr(model, name) for name in ("num_layers", "hidden_size", *_HEADS, "ffn_tokens")}
 
 
 _READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")
@@ -166,11 +153,6 @@ def _updates(schedule: "Schedule", plan: "StagePlan") -> list[Any]:
         if schedule.anomalies.spikes != "ignore"
         else None,  # where they decide what is a spike
     ]
-
-
-def _same(counts: list[int]) -> int | list[int] | None:
-    """One number for layers that are alike, else one for each layer; None without layers."""
-    return counts if len(set(counts)) > 1 else counts[0] if counts else None
 
 
 def data_conditions(dataset: "AnyManifest") -> dict[str, Any]:

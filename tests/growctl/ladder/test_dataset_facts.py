@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from rich.console import Console
 
-from growctl.ladder.conditions import data_conditions, model_shape
+from growctl.ladder.conditions import data_conditions
 from growctl.ladder.load import counted_on, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
@@ -21,6 +21,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.config_growth import grow_config
+from model.shapes import model_shape
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.documents import document_lengths, mean_attended_tokens
