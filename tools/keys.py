@@ -22,10 +22,10 @@ _START = """\
 
 <!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
-This page lists every key of a [schedule](schedules.md) with its values, unit and default. A block is a group of keys;
-if you set it, you must set its *required* keys. Any other key without a default does nothing if left out,
-unless its entry says otherwise. A dot leads into a block, and `N` is the number of an entry in a list, counted from 0:
-`stages.0.train_tokens` is the budget of the first stage.
+All keys of a [schedule](schedules.md), with values, unit and default. A block is a group of keys. You must set `data`,
+`model`, `stages`, `training` and `learning_rate`, and the *required* keys of every block that you set. Any other key
+without a default does nothing if left out, unless its entry says otherwise. A dot leads into a block, and `N` is the
+number of an entry in a list, counted from 0, as in `stages.0.train_tokens`.
 
 A *count* is an integer such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written
 as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes.

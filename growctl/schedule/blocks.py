@@ -94,7 +94,7 @@ class ModelBlock(Block):
     head_width: Annotated[Width | None, example(64, "dimensions")] = None
     """Width of a head; by default `hidden_size` / `num_heads`."""
     norm: Annotated[Norm, example("rmsnorm")] = "layernorm"
-    """Type of all norms except `qk_norm`."""
+    """Type of the norms in the residual stream."""
     norm_epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-5
     """Epsilon of the norms, added under the square root."""
     qk_norm: Annotated[bool, example(True)] = False

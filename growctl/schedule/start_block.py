@@ -102,7 +102,7 @@ class StartBlock(Block):
     run: Annotated[str | None, Field(min_length=1), example("quickstart")] = None
     """The run to start from, in the same runs directory."""
     stage: Annotated[str | None, Field(min_length=1), example("115k")] = None
-    """The stage of `run` to start from: STAGE (its last checkpoint), STAGE/release or STAGE/step_...; by default the
+    """The stage of `run` to start from: STAGE (its final/), STAGE/release or STAGE/step_...; by default the
     newest finished stage."""
     flops: Annotated[PositiveFloat | None, example(1e20, "FLOPs")] = None
     """Training FLOPs that the checkpoint cost; by default what its manifest records."""
