@@ -39,10 +39,11 @@ CONTROLS = dict.fromkeys(
     "[{kind: ungrown, budgets: [0.5, 1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.5, 2]}]",
 )
 """The controls of each question where they are more than the schedule's."""
-TIMED = ("nothing",)
-"""Questions whose wall-clock times count."""
 CONTROLS["nothing"] = "[{kind: best-scratch, budgets: [0.5, 1, 1.4], peaks: [0.5, 1, 2], depths: [2, 4]}]"
 CONTROLS["trained"] = "[{kind: ungrown, budgets: [1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.25, 1.5]}]"
+
+TIMED = ("nothing",)
+"""Questions whose wall-clock times count."""
 
 
 def other_text(text: str) -> list[str]:

@@ -226,10 +226,11 @@ def _answers(found: Any) -> Rows:
     for question, (first, *others) in by_question.items():
         prices = [row for row in (first, *others) if "price_ratio" in row]
         for row in prices or [first, *(row for row in others if "from scratch" in row["opponent"])][:2]:
+            wall = f"; wall-clock {row['saves_wall']}" if row.get("wall_multiplier") else ""
             yield {
                 "you have": HAVE[question],
                 "growing against": row["opponent"],
-                "saves": row["saves"] or "-",
+                "saves": f"{row['saves'] or '-'}{wall}",
                 "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
                 "outcome": row["outcome"],
             }
