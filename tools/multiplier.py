@@ -8,8 +8,9 @@ from tools.results import RESULTS
 from tools.tables import REPOSITORY
 
 PICTURE = REPOSITORY / "docs/multiplier.png"
-PANELS = {"multiplier": "in FLOPs", "wall_multiplier": "in wall-clock"}
-TICKS = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+PANELS = {"": "in FLOPs", "wall_": "in wall-clock"}
+"""By the beginning of the names of their values."""
+TICKS = (0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 MARKERS = "osD^v<>Ph*"
 
 
@@ -27,19 +28,19 @@ def draw() -> None:
     points = [*_read("three_questions"), *_read("published_multipliers")]
     names = list(dict.fromkeys(_name(point) for point in points))
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(10, 4.2), sharex=True, sharey=True)
-    for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-        for point in (point for point in points if point.get(key)):
-            number, value = names.index(_name(point)), point[key]
-            has_interval = key == "multiplier" and point.get("low") is not None
+    for axis, (kind, title) in zip(axes, PANELS.items(), strict=True):
+        for point in (point for point in points if point.get(f"{kind}multiplier")):
+            number, value = names.index(_name(point)), point[f"{kind}multiplier"]
+            low, high = point.get(f"{kind}low"), point.get(f"{kind}high")
             axis.errorbar(
                 point["flops"],
                 value,
-                [[value - point["low"]], [(point["high"] or value) - value]] if has_interval else None,
+                None if low is None else [[value - low], [(high or value) - value]],
                 fmt=MARKERS[number % len(MARKERS)],
                 color=f"C{number % 10}",
                 markerfacecolor="white" if _is_one_size(point) else None,
                 capsize=3,
-                uplims=has_interval and point.get("is_bound", False),
+                uplims=low is not None and point.get("is_bound", False),
                 label=_name(point),
             )
         axis.axhline(1.0, color="black", linewidth=0.8)
