@@ -159,6 +159,11 @@ def _policies(found: Any) -> Rows:
         yield {"policy": row["policy"], "jump, nats": jump, "final loss": f"{row['loss']:.3f}"}
 
 
+def _scores(found: Any) -> Rows:
+    rows = {row["name"].replace("-", "_"): row for row in found["rows"]}
+    yield from _compared("score function", "", rows, rows["l2_norm_gelu"])
+
+
 ROUTED = {
     "grown": "164k grown to 262k, all read",
     "grown-large": "164k grown to 557k, all read",
@@ -272,6 +277,7 @@ def _law(found: Any) -> Rows:
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
+    "scores": ("score_functions", _scores),
     "policies": ("growth_policies", _policies),
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
