@@ -108,7 +108,7 @@ def _imported(output: Path, manifest: "Manifest") -> Result:
         lines.append("It has no tokenizer; commands that read or write text need --tokenizer FILE.")
     if text.begin_of_text:
         lines.append(
-            f"Its tokenizer puts {text.begin_of_text} before each text, and so does growctl; to train it on, set "
+            f"Its tokenizer puts {text.begin_of_text} before each text, and so does growctl; to train it further, set "
             "data.begin_of_text to that, as `growctl init --from` does."
         )
     return Result(WrittenCheckpoint.of(output, manifest), lines)

@@ -67,8 +67,8 @@ def init(
         str | None,
         typer.Option(
             "--from",
-            help="A checkpoint to grow and to train on, for example an imported one. --params may be a factor, such as "
-            "2x; --tokens count from now on (default: 20 for each new parameter).",
+            help="A checkpoint to grow and train further, for example an imported one. --params may be a factor, such "
+            "as 2x; --tokens count from now on (default: 20 for each new parameter).",
             metavar="CKPT",
         ),
     ] = None,

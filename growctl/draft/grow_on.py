@@ -1,4 +1,4 @@
-"""Drafts a schedule that grows a checkpoint, its own or an imported one, and trains it on: `growctl init --from`."""
+"""Drafts a schedule that grows a checkpoint, imported or not, and trains it further: `growctl init --from`."""
 
 import json
 import math
@@ -71,7 +71,7 @@ class GrowWish(WishOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GrowOn(AnyDraft):
-    """One stage that grows a checkpoint and trains it on."""
+    """One stage that grows a checkpoint and trains it further."""
 
     wish: GrowWish
     base: BaseBlock

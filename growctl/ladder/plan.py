@@ -56,7 +56,7 @@ def start_line(schedule: Schedule) -> str | None:
     if base is None:
         return None
     first = plan_stages(schedule)[0]
-    does = "grows" if first.is_grown else "trains on"
+    does = "grows" if first.is_grown else "trains"
     trained = f", trained in run {base.run}" if base.run else ""
     sizes = f"{short_count(base.num_parameters)} -> {short_count(first.num_parameters)} parameters"
     what = f"Stage {first.name} {does} {base.path}{trained}: {sizes}"
