@@ -9,7 +9,7 @@ from tools.tables import REPOSITORY
 
 PICTURE = REPOSITORY / "docs/multiplier.png"
 PANELS = {"": "in FLOPs", "wall_": "in wall-clock"}
-"""By the beginning of the names of their values."""
+"""The title of each panel, by the prefix of the keys that it shows (`wall_multiplier`, `wall_low`, `wall_high`)."""
 TICKS = (0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 MARKERS = "osD^v<>Ph*"
 

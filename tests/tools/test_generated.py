@@ -21,14 +21,16 @@ def test_the_figure_of_multipliers_shows_published_points_and_ours_and_repeats_i
     monkeypatch.setattr(multiplier, "RESULTS", tmp_path)
     monkeypatch.setattr(multiplier, "PICTURE", tmp_path / "multiplier.png")
     ours = {"question": "a", "opponent": "b", "flops": 7e12, "multiplier": 1.2, "low": 1.1, "high": 1.4}
-    steps = {"published_multipliers": published.read_text(), "three_questions": json.dumps({"rows": [ours]})}
+    timed = ours | {"wall_multiplier": 0.8, "wall_low": 0.7, "wall_high": 0.9}
+    steps = [("published_multipliers", published.read_text())]
+    steps += [("three_questions", json.dumps({"rows": [row]})) for row in (ours, timed, timed | {"wall_low": 0.75})]
     pictures = [b""]
-    for name, text in steps.items():
+    for name, text in steps:
         (tmp_path / f"{name}.json").write_text(text)
         multiplier.draw()
         pictures.append(multiplier.PICTURE.read_bytes())
     multiplier.draw()
-    assert len(set(pictures)) == 3
+    assert len(set(pictures)) == len(pictures) == 5
     assert multiplier.PICTURE.read_bytes() == pictures[-1], "the same results give the same bytes"
 
 
