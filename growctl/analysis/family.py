@@ -10,7 +10,7 @@ from statistics import fmean
 from growctl.analysis.conditions import EACH_SIZE
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.groups import Arm, Group, size_text
-from growctl.analysis.judge import Verdict, interval_text, judge
+from growctl.analysis.judge import Verdict, interval_text, judge, next_budget, training_command
 from growctl.analysis.opponents import Opponent, from_scratch_kinds
 from growctl.analysis.statistics import Outcome
 from growctl.runs.runs import RunReport
@@ -37,6 +37,8 @@ class Family:
     high: float | None
     outcome: Outcome
     claim: str
+    command: str
+    """The command that trains more controls, if losses are not bracketed; else empty."""
 
     @property
     def ratio_text(self) -> str:
@@ -91,7 +93,9 @@ def family(group: Group) -> Family | None:
     ratio, low, high = sums
     have = "the start checkpoint" if group.first.base else "no model yet"
     question = f"To someone who has {have} and wants all of these sizes, is growing worth it?"
-    made = Family(group.name, question, models, flops, ratio, low, high, _outcome(models, low, high), "")
+    lacking = [model for model in models if not model.multiplier or model.multiplier.estimate is None]
+    command = training_command([group], EACH_SIZE, map(next_budget, lacking)) if lacking else ""
+    made = Family(group.name, question, models, flops, ratio, low, high, _outcome(models, low, high), "", command)
     return replace(made, claim=_claim(made))
 
 

@@ -4,7 +4,7 @@ The only place that compares. Report, page, JSON, `compare`, sweeps and model ca
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import truediv
 from pathlib import Path
@@ -109,7 +109,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     question = "" if opponent.kind == LADDER else _question(group.first)
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "", question)
     if not opponent.is_strictest:
-        unknown = replace(unknown, missing=_is_missing(strongest), command=_training_command(candidates, strongest))
+        unknown = replace(unknown, missing=_is_missing(strongest), command=training_command(candidates, strongest))
     needed = opponent.needed_by(group.ladder)
     needless = "at a budget that the comparison does not need, and does not count."
     diverged = (f"{_divergence(arm, arm.name)}, {needless}" for arm in opponent.arms if arm not in needed.arms)
@@ -125,12 +125,6 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         return replace(unknown, claim=f"Not known: {opponent.unknown}.", cautions=cautions)
     others, why_no_others = _other_costs(group, counting)
     deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
-    ratio = deciding.flops / group.ladder.flops if group.ladder.flops else None
-    without_growth = (*from_scratch_kinds(group.first), UNGROWN)
-    if opponent.is_strictest and opponent.kind in without_growth and test.multiplier.estimate is None:
-        budget = (ratio or 1) * (0.5 if test.multiplier.kind == "not bracketed" else 2)
-        kind = UNGROWN if opponent.kind == UNGROWN else BEST_SCRATCH
-        unknown = replace(unknown, missing=MORE_BUDGETS, command=_training_command(candidates, kind, budget))
     verdict = replace(
         unknown,
         outcome=test.outcome,
@@ -138,7 +132,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         multiplier=test.multiplier,
         other_costs=others,
         other_costs_unknown=why_no_others,
-        flops_ratio=ratio,
+        flops_ratio=deciding.flops / group.ladder.flops if group.ladder.flops else None,
         detectable_nats=test.detectable,
         ladder_side=_side(group.ladder, group.name, [each.ladder for each in candidates]),
         opponent_side=_side(deciding, deciding.name if is_control else opponent.name, _alike(deciding, opponent.arms)),
@@ -148,6 +142,11 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
             *cautions,
         ),
     )
+    without_growth = (*from_scratch_kinds(group.first), UNGROWN)
+    if opponent.is_strictest and opponent.kind in without_growth and test.multiplier.estimate is None:
+        kind = UNGROWN if opponent.kind == UNGROWN else BEST_SCRATCH
+        command = training_command(candidates, kind, [next_budget(verdict)])
+        verdict = replace(verdict, missing=MORE_BUDGETS, command=command)
     return replace(verdict, claim=_claim(verdict, "" if opponent.is_strictest else _STRONGEST[strongest]))
 
 
@@ -158,7 +157,7 @@ def alone(group: Group) -> Verdict:
     why = f"{group.name} is {state}" if state and not group.ladder.runs else f"it has {what} to compare it with"
     claim, kind = f"Not known: {why}.", _strongest(group)
     verdict = Verdict(group.name, "", "", "unknown", claim, _question(group.first), cautions=group.notes)
-    return replace(verdict, missing=_is_missing(kind), command=_training_command([group], kind))
+    return replace(verdict, missing=_is_missing(kind), command=training_command([group], kind))
 
 
 def _question(ladder: RunReport) -> str:
@@ -177,12 +176,18 @@ def _strongest(group: Group) -> str:
     return UNGROWN if group.first.base else BEST_SCRATCH
 
 
-def _training_command(groups: Sequence[Group], kind: str, budget: float = 1.0) -> str:
-    """The command that trains controls of `kind` beside the ladders of `groups`, with `budget` among others.
+def next_budget(verdict: Verdict) -> float:
+    """The budget to train next where those of `verdict` do not bracket the ladder's loss."""
+    is_low = verdict.multiplier and verdict.multiplier.kind == "not bracketed"
+    return (verdict.flops_ratio or 1.0) * (0.5 if is_low else 2.0)
+
+
+def training_command(groups: Sequence[Group], kind: str, more: Iterable[float] = ()) -> str:
+    """The command that trains controls of `kind` beside the ladders of `groups`, for usual budgets and `more`.
 
     Empty if one of them was imported: its schedule and its data are elsewhere.
     """
-    budgets = ", ".join(f"{each:g}" for each in sorted({0.5, 1.0, 2.0, float(f"{budget:.2g}")}))
+    budgets = ", ".join(f"{each:g}" for each in sorted({0.5, 1.0, 2.0, *(float(f"{budget:.2g}") for budget in more)}))
     ladders = [run for group in groups for run in group.ladder.runs.values() or [group.first]]
     if any(RunPaths(run.directory).imported.exists() for run in ladders):
         return ""

@@ -133,11 +133,13 @@ def _decides(family: Family, results: Results) -> bool:
     return family.ladder in alone and any(model.opponent_side for model in family.models)
 
 
-def _family(family: Family) -> Iterator[Paragraph]:
+def _family(family: Family) -> Iterator[Part]:
     yield Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")
     yield Paragraph(family.question, "note")
     yield Paragraph(family.claim, "strong")
     yield from (Paragraph(f"{model.ladder}: {model.claim}") for model in family.models)
+    if family.command:
+        yield Listing("To train what is missing:", family.command, is_command=True)
 
 
 def _seeds(several: Sequence[Ladders]) -> Iterator[Table]:

@@ -122,10 +122,13 @@ def test_a_ladder_that_a_cheaper_control_beats_has_lost_whichever_sizes_are_miss
         ({0.5: 1.45, 2.0: 1.34}, "Growing won", " at most {0.ratio:.2f}x that, 95% interval {0.low:.2f}x to"),
         ({0.5: 1.45, 1.0: 1.40, 2.0: 1.379}, "Growing won", " cost {0.ratio:.2f}x that, 95% interval above "),
         ({0.5: 1.382, 1.0: 1.33, 2.0: 1.28}, "Not known", ", 95% interval below "),
+        ({0.5: 1.33, 1.0: 1.30, 2.0: 1.28}, "Not known", "0-800k/release of quick: not bracketed"),
     ],
-    ids=["chord", "open above", "open below"],
+    ids=["chord", "open above", "open below", "not bracketed"],
 )
-def test_the_price_of_a_family_has_an_interval(runs: Path, small: dict[float, float], result: str, interval: str):
+def test_the_price_of_a_family_has_an_interval_or_the_command_to_find_it(
+    runs: Path, small: dict[float, float], result: str, interval: str
+):
     """`small`: the losses of controls of the small one of two models."""
     released = (SMALL.num_steps + RELEASE.num_steps) * SMALL.num_parameters
     for seed in SEEDS:
@@ -137,6 +140,8 @@ def test_the_price_of_a_family_has_an_interval(runs: Path, small: dict[float, fl
     [family] = judged(runs).families
     assert family.claim.startswith(f"{result}: ")
     assert interval.format(family) in family.claim
+    asked = "{kind: scratch-of-each-size, budgets: [0.25, 0.5, 1, 2]}"
+    assert (asked in family.command) == (family.ratio is None) == bool(family.command)
 
 
 def test_a_size_without_a_control_near_the_ladders_flops_is_no_part_of_the_opponent(runs: Path) -> None:
