@@ -66,8 +66,8 @@ class GrowthPolicy(Strict):
     along with the ramp of the new keys. frozen: tau stays the same. anneal: tau moves to sqrt(n) over a share of the
     stage. recompute: tau is sqrt(n) at once. per-generation: new tokens have their own norm and tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Size of the noise added to copies, relative to a new token's random weights (`init: copy`) or, in a widened
-    decoder, to a matrix's root mean square."""
+    """Size of the noise added to copied weights: with `init: copy`, a multiple of a random new token's weights; in a
+    widened decoder, of a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
     """Where new layers go. append: after the last layer. interleave: evenly between the old layers. In both cases they
     start as the identity. copy-stack: copies of all layers, on top of them (G_stack). copy-middle: copies of the middle

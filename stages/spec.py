@@ -162,7 +162,7 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """What growctl does about spikes in the loss and about gradients that are not finite, which it never applies."""
+    """What growctl does about loss spikes and about gradients that are not finite, which it never applies."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -170,7 +170,7 @@ class Anomalies(Strict):
     """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to the last checkpoint and
     skip the data read since. stop: stop the run."""
     spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is a spike (`spike_z`). `ignore` makes the update; for the others, see
+    """What to do if a step's loss is a spike (`spike_z`). ignore: update anyway. The others: as in
     `non_finite`."""
     spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
     """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations (each 1.48
@@ -179,7 +179,7 @@ class Anomalies(Strict):
     """Number of steps whose losses give the median and the deviation for `spike_z`. Detection begins when warm-up and
     ramp are over and the window is full."""
     most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
-    """Maximum number of steps skipped in a row, and of rollbacks to the same checkpoint. The next one stops the run."""
+    """Maximum steps skipped in a row, or rollbacks to the same checkpoint. The next one stops the run."""
 
 
 class MixtureSpan(Strict):

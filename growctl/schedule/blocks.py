@@ -229,15 +229,15 @@ class ControlBlock(Block):
     kind: Annotated[ControlKind, example("best-scratch")]
     """What these runs train (table in docs/schedules.md)."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
-    """Multiples of the ladder's FLOPs (for scratch-of-each-size, of each finished model's) for which the control
-    trains."""
+    """The control trains for each of these multiples of the ladder's FLOPs (scratch-of-each-size: of each finished
+    model's FLOPs)."""
     peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
         1.0
     ]
     """Peak learning rates to try; 1 must be among them. All are tried at the budget nearest to 1; the other budgets use
-    the best one. Not for single-jump and official-growth."""
+    the best peak. Not for single-jump or official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
-    """For best-scratch: also train the last model with these numbers of layers."""
+    """For best-scratch: also train the last size with each of these numbers of layers."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]

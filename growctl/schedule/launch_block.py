@@ -104,8 +104,8 @@ class HardwareBlock(Block):
     """Peak dense FLOPs per second of one device in the training precision, for example 989T; by default that of
     `device`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
-    """Share of the peak FLOPs that training reaches without activation checkpointing; `plan` assumes it for recomputed
-    FLOPs too. `plan --measure` times real steps instead."""
+    """Share of the peak FLOPs that training without activation checkpointing reaches; `plan` assumes the same for
+    recomputed FLOPs. `plan --measure` times real steps instead."""
     price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
     """Price of one device-hour, in any currency."""
 
@@ -122,7 +122,7 @@ class HardwareBlock(Block):
 
 
 class HostfileBlock(Block):
-    """Several machines that share a file system, reached through DeepSpeed's launcher (`cluster: hostfile`)."""
+    """Machines that share a file system (`cluster: hostfile`)."""
 
     path: Annotated[str, Field(min_length=1), example("/etc/growctl/hostfile")] = "hostfile"
     """Hostfile in DeepSpeed's format, with one line per machine: `name slots=8`."""
@@ -154,17 +154,17 @@ class SlurmBlock(Block):
     max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
     """Maximum requeues of one job that reaches its time limit; pre-emptions do not count."""
     array_limit: Annotated[PositiveInt | None, example(4, "runs")] = None
-    """Maximum runs of `--seeds` and `growctl sweep`, or jobs of `growctl prepare`, at a time; by default no limit."""
+    """Maximum runs (of `--seeds` and `growctl sweep`) or jobs (of `growctl prepare`) at a time."""
     gpus: Annotated[bool, example(False)] = True
     """Whether to request one GPU per device. false: for machines without GPUs, or if `options` requests them (gres)."""
     cpus_per_device: Annotated[PositiveInt, example(12, "CPU cores")] = 8
     """CPU cores to request per device."""
     memory: Annotated[Size | None, example("200GiB", "bytes")] = None
-    """Host memory to request per node; by default, training requests all of it."""
+    """Host memory to request per node; by default, training jobs request all of it."""
     setup: Annotated[list[str], example(["module load cuda"])] = []
     """Shell lines that each job runs first."""
     options: Annotated[dict[OptionName, str | int | bool], example({"reservation": "my-reservation"})] = {}
-    """Further sbatch options by their long names. Set one that takes no value to true: {exclusive: true}."""
+    """Further sbatch options by their long names. If one takes no value, set it to true: {exclusive: true}."""
 
 
 class SegmentsBlock(Block):
@@ -182,8 +182,9 @@ class LaunchBlock(Block):
     nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
-    """Worker processes (ranks) on each machine. auto: one per GPU; without GPUs, one per core, but at most 8 and a
-    number that divides the batch. With a hostfile, `auto` is its smallest number of slots. SLURM needs a number."""
+    """Worker processes (ranks) on each machine. auto: one per GPU; without GPUs, the largest divisor of
+    the batch that exceeds neither 8 nor the number of cores. With a hostfile, `auto` is its smallest number of slots.
+    SLURM needs a number."""
     zero_stage: Annotated[ZeroStage, example(2)] = 1
     """DeepSpeed ZeRO stage. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Annotated[Offload, example("optimizer")] = "none"
@@ -202,13 +203,13 @@ class LaunchBlock(Block):
     """Environment variables of the workers. Put no secrets here: the run's files store them. With a hostfile, machines
     get only a few variables of your own environment, such as OMP_NUM_THREADS."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
-    """How long workers may take to save when the run is stopped, before growctl kills them. If a hostfile's machine
-    shuts down, DeepSpeed's launcher kills its workers after 30 seconds."""
+    """Time for workers to save when the run is stopped, before growctl kills them. If a machine of a hostfile shuts
+    down, DeepSpeed's launcher kills the workers there after 30 seconds."""
     hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
     """growctl kills and restarts workers that make no progress for this long. This must exceed the time of a step, of a
-    compilation, and of writing one file of a checkpoint."""
+    compilation, and of writing a checkpoint file."""
     max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
-    """Most restarts of a stage whose workers crash or hang; a new checkpoint resets the count."""
+    """Maximum restarts of a stage whose workers crash or hang; a new checkpoint resets the count."""
     hostfile: HostfileBlock = HostfileBlock()
     """Settings for `cluster: hostfile`."""
     slurm: SlurmBlock = SlurmBlock()

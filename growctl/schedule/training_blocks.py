@@ -25,8 +25,8 @@ class TrainingBlock(Block):
     batch_size: Annotated[Count, example(512, "sequences")]
     """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
-    """Budget of the whole ladder in data tokens, in place of a budget in every stage; `stages.N.until` divides it. Not
-    together with `ladder_flops`."""
+    """Budget of the whole ladder in data tokens, in place of one per stage; `stages.N.until` is the share at which a
+    stage ends. Not together with `ladder_flops`."""
     ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
     """Budget of the whole ladder in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
@@ -52,8 +52,8 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the `span` (`shape: wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """Factor on a stage's learning rate, from the ratio r of its data tokens per step to those of `training`. none: 1.
-    sqrt: sqrt(r). linear: r."""
+    """Factor on the learning rate of a stage with r times the data tokens per step that `training` sets. none: 1. sqrt:
+    sqrt(r). linear: r."""
 
 
 class EvaluationBlock(Block):
@@ -69,12 +69,12 @@ class SamplesBlock(Block):
     """Texts that the model writes after every stage. They do not affect training."""
 
     prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
-    """The beginning of each text; an empty one begins a new document."""
+    """How each text begins; an empty prompt begins a new document."""
     max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
-    """Maximum tokens after each prompt, within the context length."""
+    """Maximum tokens after each prompt; a full context also ends the text."""
     temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
     """Sampling temperature; 0 takes the likeliest token. Sampling always uses the same seed, so texts of
-    two stages differ only because the model does."""
+    two stages differ only if the models do."""
 
     def request(self) -> TextRequest:
         """Returns the form of this block that stages/generate takes."""
@@ -91,10 +91,10 @@ class CheckpointBlock(Block):
     keep: Annotated[Count, example(3, "checkpoints")] = 2
     """How many of the newest checkpoints to keep."""
     keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
-    """Also keep every n-th of a stage's checkpoints; by default none."""
+    """Also keep every n-th of a stage's checkpoints."""
     keep_trunk: Annotated[bool, example(False)] = True
     """Whether each stage whose learning rate decays (`wsd`) also keeps the checkpoint right before the decay. A longer
-    schedule can continue from it."""
+    ladder can continue from it."""
     check_space: Annotated[bool, example(False)] = True
     """Whether a run starts only if its checkpoints fit on the disk."""
 
@@ -124,7 +124,7 @@ class OptimizerBlock(Block):
     gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
     """Largest global gradient norm; 0 turns clipping off. With Muon it must be 0, which is then the default."""
     momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
-    """Decay per step of Muon's running mean of the gradient."""
+    """Decay rate of Muon's running mean of the gradient."""
     muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "pure number")] = None
     """Muon's learning rate as a multiple of `learning_rate`; by default 0.2 times the square root of the width, which
     makes its updates about as large as AdamW's."""
@@ -182,12 +182,12 @@ class GrowthBlock(GrowthPolicy):
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
     """A policy (docs/growing.md) that sets `init`, `tau`, `copy_noise`, `moments` and `allow_jump`; you may not
-    contradict it. custom: your own, and the default if any of these keys except `allow_jump` differs from
-    growctl-default."""
+    contradict it. custom: your own, which also applies if you set no `preset` and any of these keys except
+    `allow_jump` differs from growctl-default."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Share of a grown stage's steps in which the factor on new keys rises to 1 (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
-    """Share of a grown stage's steps in which tau moves to sqrt(n) (`tau: anneal`)."""
+    """Share of a grown stage's steps in which tau moves to its new value (`tau: anneal`)."""
     old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
     """Whether parameters outside the newest generation train in a grown stage. train: yes. freeze: no. {freeze_for: N}:
     only after N steps."""
@@ -205,7 +205,7 @@ class GrowthBlock(GrowthPolicy):
     """Required with `when: slope`: a stage ends when its validation loss falls by less than this, in nats per
     training FLOP (for example 1e-15)."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
-    """The slope is fitted to this many of the latest evaluations."""
+    """The slope of the loss is fitted to this many of the latest evaluations."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
