@@ -28,16 +28,16 @@ def published_tau(score_function: ScoreFunction, num_tokens: float) -> float:
 
 
 class Routing(Strict):
-    """Divides the parameter tokens of a generation into groups, of which each data token reads some. By default, and
-    in layers that growth adds, it reads all."""
+    """Divides the parameter tokens of a generation into groups; each data token attends to only some. By default, and
+    in layers that growth adds, it attends to all."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     groups: Annotated[int, Field(ge=2, le=4096), example(8, "groups")]
-    """Number of groups, all of equal size."""
+    """Number of equally large groups."""
     read: Annotated[PositiveInt, example(2, "groups")]
-    """Groups that a data token reads: those whose mean keys have the highest cosines with it. A bias on each
-    cosine evens out how often groups are read."""
+    """Groups that a data token attends to: those whose mean keys have the highest cosines with it. A bias on each
+    cosine evens out how often groups are chosen."""
 
     @model_validator(mode="after")
     def _reads_what_there_is(self) -> Self:

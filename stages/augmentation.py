@@ -31,14 +31,14 @@ class RandAugment(Strict):
 
 
 class Augmentation(Strict):
-    """How training changes images and their targets. Evaluation changes neither."""
+    """How training changes images and their targets. Evaluation ignores these keys."""
 
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     crop: Annotated[Shares | None, example([0.08, 1.0], "shares")] = None
-    """Smallest and largest shares of an image's area in a random crop. Crops have aspect ratios from 3/4 to 4/3 and are
-    resized to `model.image.size`. By default, as in evaluation, the shorter side is resized to this size and the
-    centre cut out."""
+    """Smallest and largest shares of an image's area that a random crop covers. Crops have aspect ratios from 3/4 to
+    4/3 and are resized to `model.image.size`. By default, as in evaluation, the shorter side is resized to this size
+    and the centre cut out."""
     flip: Annotated[bool, example(True)] = False
     """Whether to mirror images, left to right, with probability 0.5."""
     randaugment: RandAugment | None = None
@@ -49,8 +49,8 @@ class Augmentation(Strict):
     """Mixup: blends pairs of images, with shares from a beta distribution with this alpha (arXiv 1710.09412); 0 turns
     it off."""
     cutmix: Annotated[Alpha, example(1.0, "alpha")] = 0.0
-    """CutMix: swaps a rectangle between two images, with its share of the area from a beta distribution with this
-    alpha (arXiv 1905.04899); 0 turns it off. With `mixup` too, each pair gets one of the two, at random."""
+    """CutMix: swaps a rectangle between two images; its share of the area comes from a beta distribution with this
+    alpha (arXiv 1905.04899). 0 turns it off. If `mixup` is set too, each pair gets one of the two, at random."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0), example(0.1, "probability")] = 0.0
     """Share of a target's probability that is spread evenly over all classes."""
 

@@ -24,8 +24,8 @@ _START = """\
 
 All keys of a [schedule](schedules.md), with values, unit and default. A block is a group of keys. You must set `data`,
 `model`, `stages`, `training` and `learning_rate`, and the *required* keys of every block that you set. Any other key
-without a default does nothing if left out, unless its entry says otherwise. A dot leads into a block, and `N` is the
-number of an entry in a list, counted from 0, as in `stages.0.train_tokens`.
+without a default does nothing if left out, unless its entry says otherwise. A dot separates a block from its keys,
+and `N` is the number of a list entry, counted from 0, as in `stages.0.train_tokens`.
 
 A *count* is an integer such as `2.5k`, `300M` or `15B`, and at least 1 unless its key allows 0. A *duration* is written
 as `90m`, `36h`, `1d 12h` or in seconds, a *size* as `40GiB`, `80GB`, `512MiB` or in bytes.

@@ -65,12 +65,10 @@ def _optimizers(found: Any) -> Rows:
     for recipe, words in RECIPES.items():
         cells = {}
         for optimizer, name in (("adamw", "AdamW"), ("muon", "Muon")):
-            row = rows.get((recipe, optimizer), {"tried": {}, "by_seed": {}})
-            tried = sorted((float(peak), loss) for peak, loss in row["tried"].items())
-            cells[f"{name}: peak and loss"] = "; ".join(f"{peak:g} {loss:.3f}" for peak, loss in tried) or "-"
-            cells[f"{name} at its best peak"] = _losses(row)
-        if set(cells.values()) != {"-"}:
-            yield {"what is trained": words} | cells
+            row, scratch = (rows[of, optimizer] for of in (recipe, f"{recipe.split('-')[0]}-scratch"))
+            cells[f"{name}: loss, best peak"] = f"{_losses(row).split()[0]}, {row['peak']:g}"
+            cells[f"{name}: minus from scratch"] = "" if row is scratch else _difference(row, scratch)
+        yield {"what is trained": words} | cells
 
 
 def _muon_growth(found: Any) -> Rows:
@@ -107,7 +105,7 @@ def _recipes(found: Any) -> Rows:
                 "published, against": f"{' to '.join(f'{v}x' for v in values[:: max(len(values) - 1, 1)])}, "
                 f"{claims[0]['opponent']}",
                 "trained here": trained,
-                "loss (by seed)": _losses(row),
+                "loss": _losses(row, rows["scratch-3-layers"]),
                 "minus 3 layers from scratch": _difference(row, rows["scratch-3-layers"]),
             }
 
@@ -128,7 +126,11 @@ def _compared(heading: str, label: str, rows: dict[str, Any], usual: Any) -> Row
     looks = {name: row for name, row in rows.items() if len(row["by_seed"]) < 2 and row is not usual}
     for name in (name for name in rows if name not in looks):
         difference = "" if usual in (None, rows[name]) else _difference(rows[name], usual)
-        yield {heading: f"{label} {name}".strip(), "loss (by seed)": _losses(rows[name]), "difference": difference}
+        yield {
+            heading: f"{label} {name}".strip(),
+            "loss (by seed)": _losses(rows[name], usual),
+            "difference": difference,
+        }
     cells = ", ".join(f"{name} {_difference(row, usual) if usual else _losses(row)}" for name, row in looks.items())
     if cells:
         column = {"loss (by seed)": "", "difference": cells} if usual else {"loss (by seed)": cells, "difference": ""}
@@ -141,7 +143,7 @@ def _grown_decoders(found: Any) -> Rows:
         yield {
             "what follows the base": way,
             "parameters": short_count(next(iter(row["by_seed"].values()))["num_parameters"]),
-            "final loss (by seed)": _losses(row),
+            "final loss (by seed)": _losses(row, ways["ungrown"]),
             "minus `ungrown`": "" if way == "ungrown" else _difference(row, ways["ungrown"]),
         }
 
@@ -182,15 +184,17 @@ def _routed(found: Any, words: dict[str, str]) -> Rows:
     for name, what in words.items():
         if name in rows:
             difference = "" if name == usual else _difference(rows[name], rows[usual])
-            yield {"model": what, "loss (by seed)": _losses(rows[name]), "minus the first": difference}
+            yield {"model": what, "loss (by seed)": _losses(rows[name], rows[usual]), "minus the first": difference}
 
 
-def _losses(row: Any) -> str:
-    """The mean of the final losses and, of several, each of them."""
-    losses = [f"{outcome['loss']:.3f}" for outcome in row["by_seed"].values()]
-    if len(losses) < 2:
-        return "".join(losses) or "-"
-    return f"{statistics.mean(outcome['loss'] for outcome in row['by_seed'].values()):.3f} ({', '.join(losses)})"
+def _losses(row: Any, usual: Any = None) -> str:
+    """The mean of the final losses and, of several, each of them, unless an interval of their differences from those of
+    `usual` stands beside them."""
+    losses = [outcome["loss"] for outcome in row["by_seed"].values()]
+    mean = f"{statistics.mean(losses):.3f}" if losses else "-"
+    if len(losses) < 2 or (usual not in (None, row) and len(_gaps(row, usual)) > 2):
+        return mean
+    return f"{mean} ({', '.join(f'{loss:.3f}' for loss in losses)})"
 
 
 def _gaps(row: Any, usual: Any) -> list[float]:

@@ -62,14 +62,14 @@ DECODER_KEYS = ("activation", "parallel_residual", "qkv_bias", "output_bias", "f
 
 
 class RotaryScalingBlock(Block):
-    """Scaling of the rotary frequencies, as in some imported models; by default none."""
+    """Scaling of the rotary frequencies, as in some imported models."""
 
     kind: Annotated[Literal["linear", "llama3"], example("llama3")]
     """linear: divides all frequencies by `factor`. llama3: divides only the low ones."""
     factor: Annotated[PositiveFloat, example(8.0, "pure number")]
     """Divisor of the frequencies."""
     trained_length: Annotated[Count, example(8192, "data tokens")]
-    """Context length of the training before the scaling, in data tokens."""
+    """Context length that training used before the scaling, in data tokens."""
     low_turns: Annotated[PositiveFloat, example(1.0, "turns in trained_length")] = 1.0
     """With `llama3`, frequencies with fewer turns than this in `trained_length` tokens are divided by `factor`."""
     high_turns: Annotated[PositiveFloat, example(4.0, "turns in trained_length")] = 4.0
@@ -119,7 +119,7 @@ class ModelBlock(Block):
     Required with `data.tokenizer`. Not for images."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
     """How a Pattention turns scores into weights of values. l2_norm_gelu: L2 norm, then GELU. gelu_l2_norm: GELU, then
-    L2 norm. softmax: softmax, with which only `growth.init` zero-value and copy preserve the function."""
+    L2 norm. softmax: softmax; only `growth.init` zero-value and copy then preserve the function."""
     routing: Annotated[
         Routing | None, Field(exclude_if=lambda routing: routing is None), example({"groups": 8, "read": 2})
     ] = None
@@ -135,12 +135,12 @@ class ModelBlock(Block):
     attention_window: Annotated[
         Count | None, Field(exclude_if=lambda window: window is None), example(256, "data tokens")
     ] = None
-    """How many tokens a token attends to: itself and the nearest before it; by default all. Only `compiled` and
-    `triton` kernels on a GPU skip older ones (FlexAttention); elsewhere a mask hides them, which saves no time."""
+    """How many tokens a token attends to: itself and the nearest before it. Only `compiled` and
+    `triton` kernels on a GPU skip older tokens (FlexAttention); elsewhere a mask hides them, which saves no time."""
     full_attention_every: Annotated[
         int | None, Field(ge=2, le=1000, exclude_if=lambda every: every is None), example(4, "layers")
     ] = None
-    """With `attention_window`: every n-th layer still attends to all earlier tokens; by default none does. 4 means
+    """With `attention_window`: every n-th layer attends to all earlier tokens. 4 means
     layers 3, 7, ..., counted from 0. A layer that growth adds gets the next number, wherever it is placed."""
     image: Annotated[ImageInput | None, Field(exclude_if=lambda image: image is None)] = None
     """Makes this a model of images. It attends to all patches of an image at once, learns position embeddings in place
@@ -169,7 +169,7 @@ class StageBlock(Block):
     name: Annotated[StageName, example("354m")]
     """Name of the stage in paths and tables; unique in the ladder."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O; by default unchanged. A new Tokenformer's first stage needs this
+    """Parameter tokens in each of Q, K, V and O. A new Tokenformer's first stage needs this
     and `ffn_tokens`."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
     """Parameter tokens in the FFN, or a decoder's FFN units; by default unchanged, but a decoder's units grow with
@@ -177,7 +177,7 @@ class StageBlock(Block):
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
     """Layers that gain tokens in this stage, numbered from 0; by default all. Not together with `num_layers`."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Number of layers from this stage on; by default unchanged. `growth.depth` says where new layers go and how they
+    """Number of layers from this stage on. `growth.depth` says where new layers go and how they
     start."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
     """Width of a decoder from this stage on: a multiple of the width before. The number of heads grows by the same
@@ -190,16 +190,17 @@ class StageBlock(Block):
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
     until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
-    """Share of the ladder's budget, `training.ladder_tokens` or `ladder_flops`, at which the stage ends. It rises from
-    stage to stage; with such a budget, all stages but the last need it."""
+    """Share of the ladder's budget, `training.ladder_tokens` or `ladder_flops`, at which the stage ends. With such a
+    budget, all stages but the last need `until`, which must rise from stage to stage."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
     """Sequences per optimizer step, over all devices; by default `training.batch_size`. If the stage sets only
-    `sequence_length`, the data tokens per step stay those of `training`."""
+    `sequence_length`, its batch size changes to keep `training`'s data tokens per step."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
     """Context length; by default `training.sequence_length`. It must divide the longest context of the ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
-    """Steps in which the ramp of the new keys rises to 1 or, with `growth.tau: anneal`, tau moves. By default
-    `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the earlier value."""
+    """Steps in which the ramp of the new keys rises to 1 or, with `growth.tau: anneal`, tau moves to its new value.
+    By default `growth.ramp` or `growth.anneal` times the stage's steps. If you extend a stage, set this to the earlier
+    value."""
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
     """Weights of the sources in this stage; by default those in `data.mixture`. A source with weight 0 or none is
     not read."""

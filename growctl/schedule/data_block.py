@@ -46,7 +46,7 @@ class MixtureBlock(SourceSpec):
     """Weight of the source in the training samples and in every stage's validation loss, relative to the sum of all
     weights."""
     epochs_at_most: Annotated[float | None, Field(gt=0.0, le=1e6), example(4, "epochs")] = None
-    """Maximum epochs of this source; by default no limit. `data.when_exhausted` decides what happens at the limit."""
+    """Maximum epochs of this source. `data.when_exhausted` decides what happens at the limit."""
     corpus: Annotated[str | None, Field(exclude=True), example("fineweb_edu")] = None
     """Name of a corpus (docs/your-data.md) or of your own file data/NAME.yaml. Either sets the keys that you leave out
     here, but not the tokenizer."""

@@ -62,15 +62,15 @@ class SourceSpec(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     source: str = Field(min_length=1, examples=["/data/books/"])
-    """`python-stdlib` (Python's standard library), or a local path or fsspec URL (`s3://`, `gs://`, `hf://`): a file,
-    folder, glob or prepared dataset. A file's extension decides how it is read (docs/your-data.md)."""
+    """A file, folder, glob or prepared dataset, as a local path or fsspec URL (`s3://`, `gs://`, `hf://`), or
+    `python-stdlib` (Python's standard library). A file's extension decides how it is read (docs/your-data.md)."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
     """Glob, relative to the source folder, of the files to read."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
-    """Text between two documents of a plain text file; it belongs to neither. By default only long files are
-    cut."""
+    """Text between two documents of a plain text file; it belongs to neither. By default a file is one
+    document or, if long, several."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
     """JSON key or Parquet column that holds the text of a document."""
@@ -80,7 +80,7 @@ class SourceSpec(Strict):
     not UTF-8. stop: end with an error that names the record. skip: leave it out and count it."""
 
     most_bad_records: PositiveInt | None = Field(None, examples=[1000], json_schema_extra={"unit": "records"})
-    """Maximum number of records that `on_bad_record: skip` leaves out; 100 by default."""
+    """Maximum number of records left out with `on_bad_record: skip`; 100 by default."""
 
     _limit_needs_skip = model_validator(mode="after")(require_skip)
 
@@ -101,7 +101,7 @@ class DataSpec(SourceSpec):
 
     begin_of_text: str | None = Field(None, min_length=1, examples=["<s>"])
     """The special token before each document. Set it if `tokenizer` puts one there, as Llama's does. `growctl show`
-    prints that of a checkpoint."""
+    prints a checkpoint's token."""
 
     validation_fraction: float = Field(
         0.01, gt=0, lt=1, examples=[0.05], json_schema_extra={"unit": "share of the documents"}
@@ -110,12 +110,12 @@ class DataSpec(SourceSpec):
     share a split on every machine."""
 
     shuffle_seed: int | None = Field(None, ge=0, lt=2**32, examples=[1], json_schema_extra={"unit": "pure number"})
-    """Seed for shuffling the train documents of all files; by default they keep the source's order, and
-    only windows are read in random order."""
+    """Seed for shuffling the training documents of all files; by default they keep the source's order. Windows
+    are always read in random order."""
 
     workers: PositiveInt | None = Field(None, examples=[4], json_schema_extra={"unit": "processes"})
-    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the most jobs or
-    tasks at a time."""
+    """Processes that tokenise; by default one per core. With `prepare --executor slurm` or `ray`, the maximum
+    number of jobs or tasks at a time."""
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
     """For a prepared dataset at a URL: the most that this machine caches on disk, for all its processes. Shards opened

@@ -20,12 +20,12 @@ class ImageSpec(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
     source: Annotated[str, Field(min_length=1), example("/data/imagenet/train")]
-    """`sklearn-digits` (1,797 handwritten digits of 8 x 8 pixels), or the local path or fsspec URL of images: a folder
-    with one subfolder per class, or WebDataset shards (`.tar`, `.tar.gz`, `.tar.zst`) as a folder, glob or brace range
-    (`shard-{0000..0146}.tar`). Class numbers start at 0. Folders are numbered in the order of their names; shards hold
-    the numbers in `.cls` or `.cls.txt` files."""
+    """Images at a local path or fsspec URL: a folder with one subfolder per class, or WebDataset shards (`.tar`,
+    `.tar.gz`, `.tar.zst`) as a folder, glob or brace range (`shard-{0000..0146}.tar`). `sklearn-digits` stands for
+    1,797 handwritten digits of 8 x 8 pixels. Class numbers start at 0. Subfolders are numbered in the order of their
+    names; shards hold the numbers in `.cls` or `.cls.txt` files."""
     validation: Annotated[str | None, Field(min_length=1), example("/data/imagenet/val")] = None
-    """Images to validate on, given like `source` and with the same classes; by default a part of `source`."""
+    """Images to validate on, specified as in `source` and with the same classes; by default a part of `source`."""
     validation_fraction: Annotated[float, Field(gt=0.0, lt=1.0), example(0.2, "share of the images")] = 0.1
     """Share of the images in `source` held out if `validation` is not set. A hash of the bytes decides an image's
     split, so equal images share a split."""
@@ -35,7 +35,7 @@ class ImageSpec(Strict):
     """What to do with bad records: images that cannot be decoded or, in a shard, have no class. stop: end with an error
     that names the image. skip: leave it out and count it."""
     most_bad_records: Annotated[PositiveInt | None, example(1000, "records")] = None
-    """Maximum number of records that `on_bad_record: skip` leaves out; 100 by default."""
+    """Maximum number of records left out with `on_bad_record: skip`; 100 by default."""
     workers: Annotated[PositiveInt | None, example(4, "threads")] = None
     """Threads that read and check the images; by default two per core."""
 
