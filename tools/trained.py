@@ -52,7 +52,7 @@ def _spent(row: Any) -> str:
 
 RECIPES = {
     "tokenformer-scratch": "Tokenformer, 262k from scratch",
-    "tokenformer-tokens": "Tokenformer, the quickstart's ladder in tokens",
+    "tokenformer-tokens": "Tokenformer, growing in tokens",
     "tokenformer-depth": "Tokenformer, 1 -> 2 -> 3 layers",
     "decoder-scratch": "Decoder, 266k from scratch",
     "decoder-depth": "Decoder, 1 -> 2 -> 4 layers",
@@ -71,15 +71,20 @@ def _optimizers(found: Any) -> Rows:
         yield {"what is trained": words} | cells
 
 
+ENDS = {"tokens": "100-scratch-3-layers", "depth": "100-scratch-4-layers"}
+"""What the rows of benchmarks/muon_growth.py at 100 tokens a parameter grow to, from scratch."""
+
+
 def _muon_growth(found: Any) -> Rows:
     groups: dict[tuple[int, str], list[Any]] = {}
     for row in found["rows"]:
         if not row["name"].startswith("recipe-"):
             groups.setdefault((row["tokens_per_parameter"], row["name"].split("-")[0]), []).append(row)
+    every = {f"{row['tokens_per_parameter']}-{row['name']}": row for row in found["rows"]}
     for (ratio, kind), rows in groups.items():
-        label = kind if ratio == 20 else f"{kind} ({ratio} tokens a parameter)"
+        label = kind if ratio == 20 else f"{ratio} tokens/p: {kind}"
         named = {row["name"].removeprefix(kind).replace("-", " ").strip(): row for row in rows}
-        yield from _compared("what is trained", label, named, named.get(""))
+        yield from _compared("what is trained", label, named, named.get("") or every.get(ENDS.get(kind, "")))
 
 
 PRESETS = {
