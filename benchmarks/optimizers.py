@@ -16,6 +16,12 @@ BUDGET = "training.ladder_flops=7.24e12"
 """What the quickstart's ladder costs."""
 
 PEAKS = {"adamw": (6e-3, 3e-3, 1.2e-2), "muon": (1.2e-2, 6e-3, 2.4e-2)}
+AT_THE_EDGE = (
+    *("adamw-tokenformer-depth", "muon-tokenformer-depth"),
+    *("adamw-decoder-scratch", "muon-decoder-scratch", "adamw-decoder-depth"),
+)
+"""Rows that ended lowest at the highest of these peaks: they try twice this peak too."""
+
 TOKENS = "attention_tokens: 64, ffn_tokens: 256"
 
 
@@ -44,7 +50,7 @@ ROWS = [
         f"{optimizer}-{recipe}",
         "quickstart",
         (f"optimizer={optimizer}", *overrides, "controls=[]", "launch.devices=1", "launch.kernels=compiled"),
-        PEAKS[optimizer],
+        PEAKS[optimizer] + (2 * max(PEAKS[optimizer]),) * (f"{optimizer}-{recipe}" in AT_THE_EDGE),
         {"optimizer": optimizer, "recipe": recipe},
     )
     for recipe, overrides in RECIPES.items()
