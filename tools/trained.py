@@ -72,7 +72,7 @@ def _optimizers(found: Any) -> Rows:
 
 
 ENDS = {"tokens": "100-scratch-3-layers", "depth": "100-scratch-4-layers"}
-"""What the rows of benchmarks/muon_growth.py at 100 tokens a parameter grow to, from scratch."""
+"""What the rows of benchmarks/muon_growth.py with five times the FLOPs grow to, from scratch."""
 
 
 def _muon_growth(found: Any) -> Rows:
@@ -82,7 +82,7 @@ def _muon_growth(found: Any) -> Rows:
             groups.setdefault((row["tokens_per_parameter"], row["name"].split("-")[0]), []).append(row)
     every = {f"{row['tokens_per_parameter']}-{row['name']}": row for row in found["rows"]}
     for (ratio, kind), rows in groups.items():
-        label = kind if ratio == 20 else f"{ratio} tokens/p: {kind}"
+        label = kind if ratio == 20 else f"{ratio // 20}x FLOPs: {kind}"
         named = {row["name"].removeprefix(kind).replace("-", " ").strip(): row for row in rows}
         yield from _compared("what is trained", label, named, named.get("") or every.get(ENDS.get(kind, "")))
 

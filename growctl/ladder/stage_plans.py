@@ -5,7 +5,7 @@ release repeats nothing: it starts from its stage's `final/`, with the optimizer
 ladder does too, so its next stage trains on the same samples.
 
 A position in the data is a number of data tokens, counted from the ladder's first token in the order of
-stages/data/window_pieces.py. A stage begins at the first whole sequence of its own context from there on, so one with a
+stages/data/order.py. A stage begins at the first whole sequence of its own context from there on, so one with a
 longer context than the stage before may skip part of a window; nothing is read twice.
 """
 
