@@ -1,4 +1,4 @@
-"""Compares Muon with AdamW: from scratch and growing, Tokenformer and decoder, each at its best of three peaks.
+"""Compares Muon with AdamW: from scratch and growing, Tokenformer and decoder, each at its best of three peaks or more.
 
     python -m benchmarks.optimizers run --directory DIR [--seeds 0 1 2] [--only PATTERN]
     python -m benchmarks.optimizers table --directory DIR    # results/optimizers.json

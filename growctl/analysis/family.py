@@ -38,7 +38,7 @@ class Family:
     outcome: Outcome
     claim: str
     command: str
-    """The command that trains more controls, if losses are not bracketed; else empty."""
+    """The command that trains more controls; empty if every loss is bracketed, or if costs are not recorded."""
 
     @property
     def ratio_text(self) -> str:
@@ -94,7 +94,7 @@ def family(group: Group) -> Family | None:
     have = "the start checkpoint" if group.first.base else "no model yet"
     question = f"To someone who has {have} and wants all of these sizes, is growing worth it?"
     lacking = [model for model in models if not model.multiplier or model.multiplier.estimate is None]
-    command = training_command([group], EACH_SIZE, map(next_budget, lacking)) if lacking else ""
+    command = training_command([group], EACH_SIZE, map(next_budget, lacking)) if lacking and flops else ""
     made = Family(group.name, question, models, flops, ratio, low, high, _outcome(models, low, high), "", command)
     return replace(made, claim=_claim(made))
 
